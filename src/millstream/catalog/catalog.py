@@ -1,0 +1,174 @@
+"""The catalogue's front: the current snapshot, names → records, and commits.
+
+Definitions are cached by schema version. A read-only catalogue looks for a newer snapshot on every
+call; a writing one knows, since only it writes.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from millstream.catalog import layout, snapshots, stats, tables
+from millstream.catalog.commits import Commit, CommitQueue, time_text
+from millstream.catalog.store import Store
+from millstream.errors import Condition, StatementError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+    from pathlib import Path
+
+    from millstream.catalog.records import Snapshot, TableInfo, TableStats
+    from millstream.catalog.store import Connection
+    from millstream.clock import Clock
+
+T = TypeVar("T")
+Tables = dict[str, "TableInfo"]
+CACHED_SCHEMA_VERSIONS = 64
+
+
+class Catalog:
+    """One database's catalogue, open for reading and, unless `read_only`, for writing."""
+
+    def __init__(self, path: Path, data_path: Path, clock: Clock, *, read_only: bool = False) -> None:
+        self.read_only = read_only
+        self._clock = clock
+        self._store = Store(path, read_only=read_only)
+        self._tables: dict[int, Tables] = {}
+        self._stats: dict[int, TableStats] = {}
+        self._pins: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._queue = CommitQueue(self._transact)
+        self._current = self._prepare(path.exists(), str(data_path.absolute()) + "/")
+
+    def _prepare(self, exists: bool, data_path: str) -> Snapshot:
+        if not self.read_only:
+            with self._store.write() as connection:
+                if not exists:
+                    layout.create(connection, time_text(self._clock.now()), data_path)
+                layout.upgrade(connection)
+                if layout.data_path(connection) != data_path:
+                    layout.set_data_path(connection, data_path)
+        with self._store.read() as connection:
+            layout.check_readable(layout.format_version(connection))
+            return snapshots.newest(connection)
+
+    def close(self) -> None:
+        self._store.close()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A consistent look at the catalogue's tables."""
+        with self._store.read() as connection:
+            yield connection
+
+    @property
+    def current(self) -> Snapshot:
+        """The newest committed snapshot."""
+        if self.read_only:
+            with self.read() as connection:
+                return snapshots.newest(connection)
+        return self._current
+
+    def snapshot(self, version: int | None = None, time: datetime | None = None) -> Snapshot:
+        """The snapshot with this number, or the newest one at this time, or the current one."""
+        if version is None and time is None:
+            return self.current
+        with self.read() as connection:
+            if version is not None:
+                found = snapshots.by_id(connection, version)
+            elif time is not None:
+                found = snapshots.by_time(connection, time)
+            oldest = snapshots.oldest_id(connection)
+        if found is not None:
+            return found
+        raise StatementError(
+            Condition.UNKNOWN_VERSION,
+            f"no version {version}" if version is not None else f"no version as old as {time}",
+            detail=f"Versions {oldest} to {self.current.id} are kept.",
+            hint="SHOW SNAPSHOTS lists the versions and their times.",
+        )
+
+    def tables(self, snapshot: Snapshot | None = None) -> Tables:
+        """All tables and streams at a snapshot, by lower-case name."""
+        snapshot = snapshot or self.current
+        with self._lock:
+            known = self._tables.get(snapshot.schema_version)
+        if known is not None:
+            return known
+        with self.read() as connection:
+            loaded = tables.load(connection, snapshot.id)
+        with self._lock:
+            while len(self._tables) >= CACHED_SCHEMA_VERSIONS:
+                self._tables.pop(next(iter(self._tables)))
+            self._tables[snapshot.schema_version] = loaded
+        return loaded
+
+    def table_stats(self, table: TableInfo) -> TableStats:
+        """The table's statistics at the current snapshot."""
+        known = self._stats.get(table.id)
+        if known is not None and not self.read_only:
+            return known
+        with self.read() as connection:
+            return stats.load(connection, table.id, stats.column_types(table))
+
+    def commit(self, work: Callable[[Commit], T], *, shareable: bool = False) -> T:
+        """Run `work` in a transaction that makes one snapshot; durable when this returns.
+
+        Shareable work may find itself in one snapshot with other threads' work.
+        """
+        if self.read_only:
+            raise StatementError(
+                Condition.READ_ONLY,
+                "the database is open for reading only",
+                hint="Open it without read_only to change it.",
+            )
+        return self._queue.submit(work, shareable=shareable)
+
+    def _transact(self, run: Callable[[Commit], None]) -> None:
+        with self._store.write() as connection:
+            commit = Commit(connection, self._current, self._clock.now())
+            commit.table_stats = dict(self._stats)
+            run(commit)
+            for table_id, after in commit.table_stats.items():
+                before = self._stats.get(table_id)
+                if before is not after:
+                    stats.save(connection, table_id, before, after)
+            snapshot = commit.finish()
+        self._current = snapshot
+        self._stats = commit.table_stats
+
+    def maintain(self, work: Callable[[Connection], T]) -> T:
+        """Run housekeeping that makes no snapshot, between two commits."""
+        outcome: list[T] = []
+
+        def run(commit: Commit) -> None:
+            outcome.append(work(commit.connection))
+
+        self._queue.submit(run, shareable=False)
+        return outcome[0]
+
+    @contextmanager
+    def pinned(self, snapshot: Snapshot) -> Iterator[Snapshot]:
+        """Keep a snapshot, and so its files, from being expired."""
+        self.pin(snapshot)
+        try:
+            yield snapshot
+        finally:
+            self.unpin(snapshot)
+
+    def pin(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._pins[snapshot.id] = self._pins.get(snapshot.id, 0) + 1
+
+    def unpin(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            self._pins[snapshot.id] -= 1
+            if not self._pins[snapshot.id]:
+                del self._pins[snapshot.id]
+
+    def oldest_pin(self) -> int | None:
+        with self._lock:
+            return min(self._pins, default=None)

@@ -1,0 +1,95 @@
+"""Data files in the catalogue: which are live at a snapshot, adding and ending them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.catalog import stats, types
+from millstream.catalog.records import DataFile, Segment, TableInfo
+from millstream.errors import Condition, MachineError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.store import Connection
+
+COLUMNS = "data_file_id, path, record_count, file_size_bytes, row_id_start, begin_snapshot"
+
+
+def live(connection: Connection, table_id: int, snapshot_id: int) -> list[DataFile]:
+    """The table's files at the snapshot, in row id order."""
+    rows = connection.execute(
+        f"SELECT {COLUMNS} FROM ducklake_data_file WHERE table_id = ? AND begin_snapshot <= ?"
+        " AND (end_snapshot IS NULL OR end_snapshot > ?) ORDER BY row_id_start, data_file_id",
+        (table_id, snapshot_id, snapshot_id),
+    )
+    return [DataFile(*row) for row in rows]
+
+
+def add(commit: Commit, table: TableInfo, segments: Sequence[Segment]) -> int:
+    """Make segments part of the snapshot; new rows get the next row ids, in the order given."""
+    known = commit.stats_of(table.id, stats.column_types(table))
+    for segment in segments:
+        is_new = segment.row_id_start is None
+        start = known.next_row_id if segment.row_id_start is None else segment.row_id_start
+        _add_one(commit, table, segment, start)
+        rows = segment.rows if is_new else 0
+        known = known.plus(rows, segment.bytes, segment.columns if is_new else {})
+    commit.table_stats[table.id] = known
+    commit.changed(f"inserted_into_table:{table.id}")
+    return sum(s.rows for s in segments)
+
+
+def _add_one(commit: Commit, table: TableInfo, segment: Segment, row_id_start: int) -> None:
+    file_id = commit.new_file_id()
+    commit.connection.execute(
+        "INSERT INTO ducklake_data_file (data_file_id, table_id, begin_snapshot, path, path_is_relative,"
+        " file_format, record_count, file_size_bytes, footer_size, row_id_start)"
+        " VALUES (?, ?, ?, ?, 1, 'parquet', ?, ?, ?, ?)",
+        (
+            file_id,
+            table.id,
+            commit.snapshot_id,
+            segment.path,
+            segment.rows,
+            segment.bytes,
+            segment.footer_bytes,
+            row_id_start,
+        ),
+    )
+    commit.connection.executemany(
+        "INSERT INTO ducklake_file_column_stats (data_file_id, table_id, column_id, value_count, null_count,"
+        " min_value, max_value, contains_nan) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                file_id,
+                table.id,
+                column_id,
+                s.values,
+                s.nulls,
+                types.encode(s.low),
+                types.encode(s.high),
+                None if s.has_nan is None else int(s.has_nan),
+            )
+            for column_id, s in segment.columns.items()
+        ],
+    )
+
+
+def end(commit: Commit, table: TableInfo, file_ids: Iterable[int]) -> None:
+    """Take files out of the snapshot; a file that is gone already is a conflict."""
+    wanted = list(file_ids)
+    before = commit.connection.total_changes
+    commit.connection.executemany(
+        "UPDATE ducklake_data_file SET end_snapshot = ?"
+        " WHERE data_file_id = ? AND table_id = ? AND end_snapshot IS NULL",
+        [(commit.snapshot_id, file_id, table.id) for file_id in wanted],
+    )
+    if commit.connection.total_changes - before != len(wanted):
+        raise MachineError(
+            Condition.WRITE_CONFLICT,
+            f"another statement changed {table.name!r} at the same time",
+            hint="Run the statement again.",
+        )
+    commit.changed(f"deleted_from_table:{table.id}")

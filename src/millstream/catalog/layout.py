@@ -1,0 +1,155 @@
+"""The catalogue's tables: DuckLake 1.0's, to the letter, and Millstream's own beside them.
+
+`create` makes an empty catalogue, `upgrade` brings an older one up to `FORMAT` step by step. The
+format version is Millstream's; DuckLake's own version stands in `ducklake_metadata`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from millstream.errors import Condition, MachineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.catalog.store import Connection
+
+FORMAT = 1
+DUCKLAKE_VERSION = "1.0"
+
+DUCKLAKE_TABLES = """
+CREATE TABLE ducklake_metadata (key VARCHAR NOT NULL, value VARCHAR NOT NULL, scope VARCHAR, scope_id BIGINT);
+CREATE TABLE ducklake_snapshot (snapshot_id BIGINT PRIMARY KEY, snapshot_time VARCHAR, schema_version BIGINT,
+  next_catalog_id BIGINT, next_file_id BIGINT);
+CREATE TABLE ducklake_snapshot_changes (snapshot_id BIGINT PRIMARY KEY, changes_made VARCHAR, author VARCHAR,
+  commit_message VARCHAR, commit_extra_info VARCHAR);
+CREATE TABLE ducklake_schema (schema_id BIGINT PRIMARY KEY, schema_uuid VARCHAR, begin_snapshot BIGINT,
+  end_snapshot BIGINT, schema_name VARCHAR, path VARCHAR, path_is_relative BIGINT);
+CREATE TABLE ducklake_table (table_id BIGINT, table_uuid VARCHAR, begin_snapshot BIGINT, end_snapshot BIGINT,
+  schema_id BIGINT, table_name VARCHAR, path VARCHAR, path_is_relative BIGINT);
+CREATE TABLE ducklake_view (view_id BIGINT, view_uuid VARCHAR, begin_snapshot BIGINT, end_snapshot BIGINT,
+  schema_id BIGINT, view_name VARCHAR, dialect VARCHAR, sql VARCHAR, column_aliases VARCHAR);
+CREATE TABLE ducklake_tag (object_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT, key VARCHAR,
+  value VARCHAR);
+CREATE TABLE ducklake_column_tag (table_id BIGINT, column_id BIGINT, begin_snapshot BIGINT,
+  end_snapshot BIGINT, key VARCHAR, value VARCHAR);
+CREATE TABLE ducklake_data_file (data_file_id BIGINT PRIMARY KEY, table_id BIGINT, begin_snapshot BIGINT,
+  end_snapshot BIGINT, file_order BIGINT, path VARCHAR, path_is_relative BIGINT, file_format VARCHAR,
+  record_count BIGINT, file_size_bytes BIGINT, footer_size BIGINT, row_id_start BIGINT, partition_id BIGINT,
+  encryption_key VARCHAR, mapping_id BIGINT, partial_max BIGINT);
+CREATE TABLE ducklake_file_column_stats (data_file_id BIGINT, table_id BIGINT, column_id BIGINT,
+  column_size_bytes BIGINT, value_count BIGINT, null_count BIGINT, min_value VARCHAR, max_value VARCHAR,
+  contains_nan BIGINT, extra_stats VARCHAR);
+CREATE TABLE ducklake_file_variant_stats (data_file_id BIGINT, table_id BIGINT, column_id BIGINT,
+  variant_path VARCHAR, shredded_type VARCHAR, column_size_bytes BIGINT, value_count BIGINT,
+  null_count BIGINT, min_value VARCHAR, max_value VARCHAR, contains_nan BIGINT, extra_stats VARCHAR);
+CREATE TABLE ducklake_delete_file (delete_file_id BIGINT PRIMARY KEY, table_id BIGINT, begin_snapshot BIGINT,
+  end_snapshot BIGINT, data_file_id BIGINT, path VARCHAR, path_is_relative BIGINT, format VARCHAR,
+  delete_count BIGINT, file_size_bytes BIGINT, footer_size BIGINT, encryption_key VARCHAR, partial_max BIGINT);
+CREATE TABLE ducklake_column (column_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT, table_id BIGINT,
+  column_order BIGINT, column_name VARCHAR, column_type VARCHAR, initial_default VARCHAR,
+  default_value VARCHAR, nulls_allowed BIGINT, parent_column BIGINT, default_value_type VARCHAR,
+  default_value_dialect VARCHAR);
+CREATE TABLE ducklake_table_stats (table_id BIGINT, record_count BIGINT, next_row_id BIGINT,
+  file_size_bytes BIGINT);
+CREATE TABLE ducklake_table_column_stats (table_id BIGINT, column_id BIGINT, contains_null BIGINT,
+  contains_nan BIGINT, min_value VARCHAR, max_value VARCHAR, extra_stats VARCHAR);
+CREATE TABLE ducklake_partition_info (partition_id BIGINT, table_id BIGINT, begin_snapshot BIGINT,
+  end_snapshot BIGINT);
+CREATE TABLE ducklake_partition_column (partition_id BIGINT, table_id BIGINT, partition_key_index BIGINT,
+  column_id BIGINT, transform VARCHAR);
+CREATE TABLE ducklake_file_partition_value (data_file_id BIGINT, table_id BIGINT, partition_key_index BIGINT,
+  partition_value VARCHAR);
+CREATE TABLE ducklake_files_scheduled_for_deletion (data_file_id BIGINT, path VARCHAR,
+  path_is_relative BIGINT, schedule_start VARCHAR);
+CREATE TABLE ducklake_inlined_data_tables (table_id BIGINT, table_name VARCHAR, schema_version BIGINT);
+CREATE TABLE ducklake_column_mapping (mapping_id BIGINT, table_id BIGINT, type VARCHAR);
+CREATE TABLE ducklake_name_mapping (mapping_id BIGINT, column_id BIGINT, source_name VARCHAR,
+  target_field_id BIGINT, parent_column BIGINT, is_partition BIGINT);
+CREATE TABLE ducklake_schema_versions (begin_snapshot BIGINT, schema_version BIGINT, table_id BIGINT);
+CREATE TABLE ducklake_macro (schema_id BIGINT, macro_id BIGINT, macro_name VARCHAR, begin_snapshot BIGINT,
+  end_snapshot BIGINT);
+CREATE TABLE ducklake_macro_impl (macro_id BIGINT, impl_id BIGINT, dialect VARCHAR, sql VARCHAR, type VARCHAR);
+CREATE TABLE ducklake_macro_parameters (macro_id BIGINT, impl_id BIGINT, column_id BIGINT,
+  parameter_name VARCHAR, parameter_type VARCHAR, default_value VARCHAR, default_value_type VARCHAR);
+CREATE TABLE ducklake_sort_info (sort_id BIGINT, table_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT);
+CREATE TABLE ducklake_sort_expression (sort_id BIGINT, table_id BIGINT, sort_key_index BIGINT,
+  expression VARCHAR, dialect VARCHAR, sort_direction VARCHAR, null_order VARCHAR);
+"""
+
+MILLSTREAM_TABLES = """
+CREATE TABLE millstream_meta (key VARCHAR PRIMARY KEY, value VARCHAR NOT NULL);
+CREATE TABLE millstream_stream (table_id BIGINT PRIMARY KEY, max_time BIGINT, advanced_to BIGINT,
+  late_rows BIGINT NOT NULL, received_rows BIGINT NOT NULL, dropped_to BIGINT NOT NULL);
+CREATE TABLE millstream_consumer (stream_id BIGINT NOT NULL, name VARCHAR NOT NULL, position BIGINT NOT NULL,
+  PRIMARY KEY (stream_id, name));
+CREATE INDEX millstream_data_file ON ducklake_data_file (table_id, end_snapshot);
+CREATE INDEX millstream_file_stats ON ducklake_file_column_stats (table_id, column_id);
+CREATE INDEX millstream_file_stats_by_file ON ducklake_file_column_stats (data_file_id);
+CREATE INDEX millstream_column_stats ON ducklake_table_column_stats (table_id);
+CREATE INDEX millstream_snapshot_time ON ducklake_snapshot (snapshot_time);
+"""
+
+
+def create(connection: Connection, now: str, data_path: str) -> None:
+    """An empty catalogue: snapshot 0 with the schema `main`."""
+    for statement in (DUCKLAKE_TABLES + MILLSTREAM_TABLES).split(";"):
+        connection.execute(statement)
+    connection.executemany(
+        "INSERT INTO ducklake_metadata (key, value) VALUES (?, ?)",
+        [
+            ("version", DUCKLAKE_VERSION),
+            ("created_by", "Millstream"),
+            ("data_path", data_path),
+            ("encrypted", "false"),
+        ],
+    )
+    connection.execute("INSERT INTO millstream_meta (key, value) VALUES ('format', ?)", (str(FORMAT),))
+    connection.execute("INSERT INTO ducklake_snapshot VALUES (0, ?, 0, 1, 0)", (now,))
+    connection.execute(
+        "INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) VALUES (0, ?)",
+        ('created_schema:"main"',),
+    )
+    connection.execute(
+        "INSERT INTO ducklake_schema VALUES (0, ?, 0, NULL, 'main', 'main/', 1)", (str(uuid.uuid4()),)
+    )
+
+
+def set_data_path(connection: Connection, data_path: str) -> None:
+    """Record where the files are now: a database directory may be moved between two openings."""
+    connection.execute("UPDATE ducklake_metadata SET value = ? WHERE key = 'data_path'", (data_path,))
+
+
+def data_path(connection: Connection) -> str:
+    row = connection.execute("SELECT value FROM ducklake_metadata WHERE key = 'data_path'").fetchone()
+    return str(row[0])
+
+
+def format_version(connection: Connection) -> int:
+    row = connection.execute("SELECT value FROM millstream_meta WHERE key = 'format'").fetchone()
+    return int(row[0])
+
+
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+"""From the format version of the key to the next; empty while there is only one format."""
+
+
+def upgrade(connection: Connection, target: int = FORMAT) -> None:
+    """Run the migrations from the catalogue's format up to `target`, in the caller's transaction."""
+    found = format_version(connection)
+    check_readable(found, target)
+    for version in range(found, target):
+        MIGRATIONS[version](connection)
+    if found != target:
+        connection.execute("UPDATE millstream_meta SET value = ? WHERE key = 'format'", (str(target),))
+
+
+def check_readable(found: int, target: int = FORMAT) -> None:
+    if found > target:
+        raise MachineError(
+            Condition.FORMAT_TOO_NEW,
+            f"the database has format {found}, this Millstream reads up to {target}",
+            hint="Upgrade Millstream to the version that wrote this database.",
+        )

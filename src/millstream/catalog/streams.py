@@ -1,0 +1,76 @@
+"""A stream's moving state: its times, its counters, and who still needs its rows."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING
+
+from millstream.catalog.records import StreamState
+
+if TYPE_CHECKING:
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.store import Connection
+
+COLUMNS = "max_time, advanced_to, late_rows, received_rows, dropped_to"
+
+
+def create(commit: Commit, table_id: int) -> None:
+    commit.connection.execute(
+        f"INSERT INTO millstream_stream (table_id, {COLUMNS}) VALUES (?, NULL, NULL, 0, 0, 0)", (table_id,)
+    )
+
+
+def drop(commit: Commit, table_id: int) -> None:
+    commit.connection.execute("DELETE FROM millstream_stream WHERE table_id = ?", (table_id,))
+    commit.connection.execute("DELETE FROM millstream_consumer WHERE stream_id = ?", (table_id,))
+
+
+def load(connection: Connection, table_id: int) -> StreamState:
+    row = connection.execute(f"SELECT {COLUMNS} FROM millstream_stream WHERE table_id = ?", (table_id,)).fetchone()
+    return StreamState(*row)
+
+
+def state_of(commit: Commit, table_id: int) -> StreamState:
+    """The state inside a commit: what earlier work of the same commit left behind."""
+    if table_id not in commit.stream_states:
+        commit.stream_states[table_id] = load(commit.connection, table_id)
+    return commit.stream_states[table_id]
+
+
+def save(commit: Commit, table_id: int, state: StreamState) -> None:
+    commit.stream_states[table_id] = state
+    commit.connection.execute(
+        "UPDATE millstream_stream SET max_time = ?, advanced_to = ?, late_rows = ?, received_rows = ?,"
+        " dropped_to = ? WHERE table_id = ?",
+        (*astuple(state), table_id),
+    )
+
+
+def dropped(commit: Commit, table_id: int, below_row_id: int) -> None:
+    save(commit, table_id, replace(state_of(commit, table_id), dropped_to=below_row_id))
+
+
+def set_consumer(commit: Commit, stream_id: int, name: str, position: int) -> None:
+    """Register a consumer, or move it on: rows below `position` are no longer needed by it."""
+    updated = commit.connection.execute(
+        "UPDATE millstream_consumer SET position = ? WHERE stream_id = ? AND name = ?",
+        (position, stream_id, name),
+    )
+    if updated.rowcount == 0:
+        commit.connection.execute(
+            "INSERT INTO millstream_consumer (stream_id, name, position) VALUES (?, ?, ?)",
+            (stream_id, name, position),
+        )
+    commit.changed(f"millstream_consumed:{stream_id}")
+
+
+def remove_consumer(commit: Commit, stream_id: int, name: str) -> None:
+    commit.connection.execute(
+        "DELETE FROM millstream_consumer WHERE stream_id = ? AND name = ?", (stream_id, name)
+    )
+    commit.changed(f"millstream_consumed:{stream_id}")
+
+
+def consumers(connection: Connection, stream_id: int) -> dict[str, int]:
+    rows = connection.execute("SELECT name, position FROM millstream_consumer WHERE stream_id = ?", (stream_id,))
+    return dict(rows.fetchall())

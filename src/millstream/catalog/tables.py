@@ -1,0 +1,225 @@
+"""Tables and streams in the catalogue: reading all definitions, creating one, dropping one.
+
+What DuckLake has no column for (a stream's time column, VARCHAR's length) is kept in its tags.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millstream.catalog import inlined, streams, types
+from millstream.catalog.records import StreamTime, TableInfo
+from millstream.schema import Column, Duration, ObjectKind, Schema
+
+if TYPE_CHECKING:
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.store import Connection
+
+KIND, TIME_COLUMN, DELAY, COMMENT, LENGTH = (
+    "millstream.kind",
+    "millstream.time_column",
+    "millstream.watermark_delay",
+    "comment",
+    "millstream.length",
+)
+ARRIVAL = "arrival"
+LIVE = "begin_snapshot <= ? AND (end_snapshot IS NULL OR end_snapshot > ?)"
+
+Tags = dict[str, str]
+
+
+def load(connection: Connection, snapshot_id: int) -> dict[str, TableInfo]:
+    """Every table and stream of the snapshot, by lower-case name."""
+    at = (snapshot_id, snapshot_id)
+    tags: dict[int, Tags] = defaultdict(dict)
+    for object_id, key, value in connection.execute(
+        f"SELECT object_id, key, value FROM ducklake_tag WHERE {LIVE}", at
+    ):
+        tags[object_id][key] = value
+    column_tags: dict[tuple[int, int], Tags] = defaultdict(dict)
+    for table_id, column_id, key, value in connection.execute(
+        f"SELECT table_id, column_id, key, value FROM ducklake_column_tag WHERE {LIVE}", at
+    ):
+        column_tags[table_id, column_id][key] = value
+    columns: dict[int, list[tuple[types.FlatColumn, bool]]] = defaultdict(list)
+    for table_id, column_id, parent, name, type_, nulls_allowed in connection.execute(
+        "SELECT table_id, column_id, parent_column, column_name, column_type, nulls_allowed"
+        f" FROM ducklake_column WHERE {LIVE} ORDER BY table_id, column_order",
+        at,
+    ):
+        columns[table_id].append((types.FlatColumn(column_id, parent, name, type_), bool(nulls_allowed)))
+    versions = dict(
+        connection.execute(
+            "SELECT table_id, max(schema_version) FROM ducklake_schema_versions"
+            " WHERE begin_snapshot <= ? GROUP BY table_id",
+            (snapshot_id,),
+        ).fetchall()
+    )
+    rows = connection.execute(f"SELECT table_id, table_name, path FROM ducklake_table WHERE {LIVE}", at)
+    return {
+        name.lower(): _table(
+            table_id, name, path, versions.get(table_id, 0), columns[table_id], tags[table_id], column_tags
+        )
+        for table_id, name, path in rows
+    }
+
+
+def _table(
+    table_id: int,
+    name: str,
+    path: str,
+    version: int,
+    flat: list[tuple[types.FlatColumn, bool]],
+    tags: Tags,
+    column_tags: dict[tuple[int, int], Tags],
+) -> TableInfo:
+    parts = types.by_parent([c for c, _ in flat])
+    top = [(c, nullable) for c, nullable in flat if c.parent is None]
+    columns = tuple(
+        _column(c, types.unflatten(c, parts), nullable, column_tags[table_id, c.column_id]) for c, nullable in top
+    )
+    return TableInfo(
+        id=table_id,
+        name=name,
+        kind=ObjectKind(tags.get(KIND, ObjectKind.TABLE)),
+        schema=Schema(columns),
+        column_ids=tuple(c.column_id for c, _ in top),
+        path=path,
+        schema_version=version,
+        time=_stream_time(tags),
+        comment=tags.get(COMMENT),
+    )
+
+
+def _column(flat: types.FlatColumn, type_: pa.DataType, nullable: bool, tags: Tags) -> Column:
+    length = tags.get(LENGTH)
+    return Column(
+        flat.name,
+        type_,
+        nullable,
+        max_length=int(length.split()[-1]) if length else None,
+        padded=bool(length and length.startswith("CHAR")),
+        comment=tags.get(COMMENT),
+    )
+
+
+def _stream_time(tags: Tags) -> StreamTime | None:
+    if TIME_COLUMN not in tags:
+        return None
+    amount, unit = tags[DELAY].split()
+    is_arrival = tags.get("millstream.time") == ARRIVAL
+    return StreamTime(tags[TIME_COLUMN], Duration(int(amount), unit == "number"), is_arrival)
+
+
+def create(
+    commit: Commit,
+    name: str,
+    kind: ObjectKind,
+    schema: Schema,
+    time: StreamTime | None,
+    comment: str | None,
+) -> TableInfo:
+    """Write a new table's definition; the caller has checked that the name is free."""
+    table_id = commit.new_catalog_id()
+    version = commit.schema_changed()
+    folder = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)[:40]
+    path = f"{table_id}-{folder}/"
+    execute = commit.connection.execute
+    execute(
+        "INSERT INTO ducklake_table VALUES (?, ?, ?, NULL, 0, ?, ?, 1)",
+        (table_id, str(uuid.uuid4()), commit.snapshot_id, name, path),
+    )
+    column_ids = _create_columns(commit, table_id, schema)
+    execute("INSERT INTO ducklake_schema_versions VALUES (?, ?, ?)", (commit.snapshot_id, version, table_id))
+    _create_tags(commit, table_id, kind, time, comment)
+    table = TableInfo(table_id, name, kind, schema, column_ids, path, version, time, comment)
+    inlined.create(commit, table)
+    if kind is not ObjectKind.TABLE:
+        streams.create(commit, table_id)
+    commit.changed(f'created_table:"main"."{name.replace(chr(34), chr(34) * 2)}"')
+    return table
+
+
+def _create_columns(commit: Commit, table_id: int, schema: Schema) -> tuple[int, ...]:
+    rows, column_ids, order = [], [], 0
+    for column in schema.columns:
+        column_ids.append(order + 1)
+        for flat in types.flatten(column.name, column.type, order + 1):
+            order += 1
+            nullable = int(column.nullable or flat.parent is not None)
+            rows.append(
+                (
+                    flat.column_id,
+                    commit.snapshot_id,
+                    table_id,
+                    order,
+                    flat.name,
+                    flat.type,
+                    nullable,
+                    flat.parent,
+                )
+            )
+    commit.connection.executemany(
+        "INSERT INTO ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name,"
+        " column_type, nulls_allowed, parent_column, default_value, default_value_type, default_value_dialect)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'NULL', 'literal', 'duckdb')",
+        rows,
+    )
+    commit.connection.executemany(
+        "INSERT INTO ducklake_column_tag (table_id, column_id, begin_snapshot, key, value) VALUES (?, ?, ?, ?, ?)",
+        [
+            (table_id, column_id, commit.snapshot_id, key, value)
+            for column_id, column in zip(column_ids, schema.columns, strict=True)
+            for key, value in _column_tags(column).items()
+        ],
+    )
+    return tuple(column_ids)
+
+
+def _column_tags(column: Column) -> Tags:
+    tags = {}
+    if column.max_length is not None:
+        tags[LENGTH] = f"{'CHAR' if column.padded else 'VARCHAR'} {column.max_length}"
+    if column.comment:
+        tags[COMMENT] = column.comment
+    return tags
+
+
+def _create_tags(
+    commit: Commit, table_id: int, kind: ObjectKind, time: StreamTime | None, comment: str | None
+) -> None:
+    tags: Tags = {KIND: kind.value}
+    if time is not None:
+        tags[TIME_COLUMN] = time.column
+        tags[DELAY] = f"{time.delay.amount} {'number' if time.delay.is_number else 'us'}"
+        if time.is_arrival:
+            tags["millstream.time"] = ARRIVAL
+    if comment:
+        tags[COMMENT] = comment
+    commit.connection.executemany(
+        "INSERT INTO ducklake_tag (object_id, begin_snapshot, key, value) VALUES (?, ?, ?, ?)",
+        [(table_id, commit.snapshot_id, key, value) for key, value in tags.items()],
+    )
+
+
+def drop(commit: Commit, table: TableInfo) -> None:
+    """End the table in this snapshot; its files stay until no snapshot needs them."""
+    commit.schema_changed()
+    for target, key in (
+        ("ducklake_table", "table_id"),
+        ("ducklake_column", "table_id"),
+        ("ducklake_column_tag", "table_id"),
+        ("ducklake_tag", "object_id"),
+        ("ducklake_data_file", "table_id"),
+    ):
+        commit.connection.execute(
+            f"UPDATE {target} SET end_snapshot = ? WHERE {key} = ? AND end_snapshot IS NULL",
+            (commit.snapshot_id, table.id),
+        )
+    streams.drop(commit, table.id)
+    commit.table_stats.pop(table.id, None)
+    commit.changed(f"dropped_table:{table.id}")

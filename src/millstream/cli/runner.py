@@ -1,0 +1,113 @@
+"""Runs statements and says how it went: the life of one piece of SQL text on the command line.
+
+A failure is printed, never raised; what comes back is an `Outcome`, whose value is the exit code.
+Statements of one text run one after the other, each printed before the next begins.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from millstream.cli.worker import INTERRUPTED, CancelledError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
+    from millstream.database import Database, ObjectInfo, Result
+
+    from millstream.cli.activity import Activity
+    from millstream.cli.feed import Chunk
+    from millstream.cli.printer import Printer
+    from millstream.cli.worker import Worker
+
+
+class Outcome(IntEnum):
+    """How a run ended; as an exit code."""
+
+    OK = 0
+    FAILED = 1
+    CANCELLED = INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one statement gave: rows, or a status where `table` is None."""
+
+    status: str
+    table: pa.Table | None
+
+
+class Runner:
+    """Takes SQL text to the database and its answers to the printer."""
+
+    def __init__(
+        self,
+        db: Database,
+        worker: Worker,
+        printer: Printer,
+        activity: Activity,
+        stopwatch: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.printer = printer
+        self._db = db
+        self._worker = worker
+        self._activity = activity
+        self._stopwatch = stopwatch
+
+    def run(self, chunk: Chunk) -> Outcome:
+        """Run every statement of the chunk, up to the first that fails."""
+        try:
+            self._run(chunk.text)
+        except (CancelledError, KeyboardInterrupt):
+            self.printer.note("cancelled")
+            return Outcome.CANCELLED
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            self.printer.error(error, chunk.where)
+            return Outcome.FAILED
+        return Outcome.OK
+
+    def objects(self) -> list[ObjectInfo]:
+        return self._worker.call(self._db.objects)
+
+    def _run(self, text: str) -> None:
+        results = self._db.script(text)
+        started = self._stopwatch()
+        while (answer := self._next(results)) is not None:
+            seconds = self._stopwatch() - started
+            self._print(answer)
+            self.printer.timing(seconds)
+            started = self._stopwatch()
+
+    def _next(self, results: Iterator[Result]) -> Answer | None:
+        with self._activity.showing():
+            return self._worker.call(lambda: _next_answer(results), self._db.cancel)
+
+    def _print(self, answer: Answer) -> None:
+        if answer.table is None:
+            self.printer.status(answer.status)
+        else:
+            self.printer.rows(answer.table)
+
+
+def _next_answer(results: Iterator[Result]) -> Answer | None:
+    result = next(results, None)
+    if result is None:
+        return None
+    return Answer(result.status, result.to_arrow() if result.is_query else None)
+
+
+def run_all(chunks: Iterable[Chunk], run: Callable[[Chunk], Outcome], keep_going: bool) -> Outcome:
+    """Run chunk after chunk; a failure ends it unless `keep_going`, Ctrl-C always does."""
+    worst = Outcome.OK
+    for chunk in chunks:
+        outcome = run(chunk)
+        worst = max(worst, outcome)
+        if outcome is Outcome.CANCELLED or (outcome is Outcome.FAILED and not keep_going):
+            break
+    return worst

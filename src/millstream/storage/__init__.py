@@ -1,0 +1,15 @@
+"""Rows on disk: Parquet segments, inlined rows, and their upkeep, over the catalogue.
+
+    lock          one writing process for a database directory
+    statistics    Arrow columns → what the catalogue records of them
+    segment       Arrow rows → a durable Parquet file
+    inline        Arrow rows ↔ rows in the catalogue
+    prune         which files can hold a match
+    scan          a table at a snapshot: its files and inlined rows, pruned
+    watermark     a stream's time, row by row
+    transaction   changes to several tables, committed as one snapshot
+    upkeep        flush, compaction, expiry, basket clean-up, orphans
+    lake          the front: a database directory, opened
+
+Knows nothing of SQL text, plans or Spark.
+"""

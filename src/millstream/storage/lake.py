@@ -1,0 +1,135 @@
+"""A database directory, opened: its catalogue, its files, its lock.
+
+catalog.sqlite    the DuckLake catalogue
+data/             Parquet segments, a folder for each table
+scratch/          inlined rows handed to Spark as Parquet; emptied on every opening
+lock              held by the one process that writes
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millstream.catalog.catalog import Catalog
+from millstream.errors import Condition, MachineError
+from millstream.storage import scan, upkeep
+from millstream.storage.lock import DirectoryLock
+from millstream.storage.segment import storage_errors
+from millstream.storage.transaction import Transaction, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.clock import Clock
+    from millstream.storage.prune import Comparison
+
+CATALOG, DATA, SCRATCH, LOCK = "catalog.sqlite", "data", "scratch", "lock"
+SCHEMA_FOLDER = "main"
+
+
+class Lake:
+    """See the module's contract. Safe for many threads; a `Transaction` is for one."""
+
+    def __init__(self, root: Path, clock: Clock, *, read_only: bool = False) -> None:
+        self.root = root
+        self.clock = clock
+        self.read_only = read_only
+        self._listeners: list[Callable[[Sequence[Written]], None]] = []
+        self._open_transactions: set[Transaction] = set()
+        self._lock = threading.Lock()
+        self._directory_lock = self._claim()
+        try:
+            self.catalog = Catalog(root / CATALOG, root / DATA, clock, read_only=read_only)
+            self.scratch = self._make_scratch()
+            if not read_only:
+                upkeep.remove_orphans(self)
+        except BaseException:
+            self._release()
+            raise
+
+    def _claim(self) -> DirectoryLock | None:
+        exists = (self.root / CATALOG).exists()
+        if self.read_only:
+            if not exists:
+                raise not_a_database(self.root, "There is no catalogue in it.")
+            return None
+        if self.root.exists() and not exists and not _is_ours_or_empty(self.root):
+            raise not_a_database(self.root, "The directory has files in it that are not a database's.")
+        with storage_errors():
+            (self.root / DATA / SCHEMA_FOLDER).mkdir(parents=True, exist_ok=True)
+        return DirectoryLock(self.root / LOCK)
+
+    def _make_scratch(self) -> Path:
+        if self.read_only:
+            return Path(tempfile.mkdtemp(prefix="millstream-"))
+        scratch = self.root / SCRATCH
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        return scratch
+
+    def _release(self) -> None:
+        if self._directory_lock is not None:
+            self._directory_lock.release()
+
+    def close(self) -> None:
+        self.catalog.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._release()
+
+    @property
+    def data(self) -> Path:
+        return self.root / DATA
+
+    def folder(self, table: TableInfo) -> Path:
+        """Where a table's segments are; made when first asked for."""
+        folder = self.data / SCHEMA_FOLDER / table.path
+        if not folder.exists():
+            with storage_errors():
+                folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def transaction(self) -> Transaction:
+        """A new transaction on the current snapshot."""
+        opened = Transaction(self, self.catalog.current)
+        with self._lock:
+            self._open_transactions.add(opened)
+        return opened
+
+    def finished(self, transaction: Transaction) -> None:
+        with self._lock:
+            self._open_transactions.discard(transaction)
+
+    def is_being_changed(self, table: TableInfo) -> bool:
+        """Whether an open transaction takes rows from the table, so that upkeep must wait."""
+        with self._lock:
+            return any(t.removes_from(table) for t in self._open_transactions)
+
+    def on_commit(self, listener: Callable[[Sequence[Written]], None]) -> None:
+        self._listeners.append(listener)
+
+    def committed(self, written: Sequence[Written]) -> None:
+        for listener in self._listeners:
+            listener(written)
+
+    def scan(self, table: TableInfo, snapshot: Snapshot, comparisons: Sequence[Comparison] = ()) -> scan.Scan:
+        """The table at a snapshot, without the files that cannot match."""
+        with self.catalog.read() as connection:
+            return scan.plan(connection, table, snapshot.id, comparisons)
+
+
+def _is_ours_or_empty(root: Path) -> bool:
+    return {p.name for p in root.iterdir()} <= {CATALOG, DATA, SCRATCH, LOCK}
+
+
+def not_a_database(root: Path, detail: str) -> MachineError:
+    return MachineError(
+        Condition.NOT_A_DATABASE,
+        f"{str(root)!r} is not a Millstream database",
+        detail=detail,
+        hint="Give the directory of a database, or a new or empty directory to create one in.",
+    )

@@ -1,0 +1,273 @@
+"""Changes to any number of tables, committed as one snapshot or not at all.
+
+Rows are staged first (segments on disk, inlined rows in memory), then `commit` makes them part of
+the catalogue in one transaction. A transaction reads its base snapshot plus its own changes. Removal
+is by whole files: what survives of a file's rows is staged as a new segment under the same row ids.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.catalog import files, inlined, stats, streams
+from millstream.catalog.records import DataFile, Segment, TableInfo, TableStats
+from millstream.errors import Condition, MachineError
+from millstream.storage import inline, segment, statistics, watermark
+from millstream.storage.scan import Scan, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.records import ColumnStats, Snapshot
+    from millstream.storage.lake import Lake
+    from millstream.storage.prune import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a commit added to a table, for whoever plans the upkeep."""
+
+    table: TableInfo
+    inlined_rows: int
+    segments: int
+
+
+@dataclass
+class Staged:
+    """What a transaction will do to one table."""
+
+    table: TableInfo
+    segments: list[Segment] = field(default_factory=list)
+    removed: set[int] = field(default_factory=set)
+    inlined_end: tuple[int, int] | None = None
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    row_stats: list[dict[int, ColumnStats]] = field(default_factory=list)
+    times: list[NDArray[np.int64]] = field(default_factory=list)
+
+    @property
+    def removes(self) -> bool:
+        return bool(self.removed) or self.inlined_end is not None
+
+    def written(self) -> Written:
+        return Written(self.table, len(self.rows), len(self.segments))
+
+
+class Transaction:
+    """See the module's contract. Not for several threads at once."""
+
+    def __init__(self, lake: Lake, base: Snapshot) -> None:
+        self._lake = lake
+        self.base = base
+        self._staged: dict[int, Staged] = {}
+        lake.catalog.pin(base)
+
+    def _of(self, table: TableInfo) -> Staged:
+        return self._staged.setdefault(table.id, Staged(table))
+
+    def append(self, table: TableInfo, data: pa.Table) -> int:
+        """Stage new rows: inlined if they are few, as segments otherwise."""
+        staged = self._of(table)
+        if table.inlined_table and data.num_rows <= inline.MOST_ROWS:
+            staged.row_stats.append(statistics.of_table(table, data))
+            staged.rows += inline.to_rows(data)
+        else:
+            staged.segments += segment.write_all(self._lake.folder(table), table, segment.sliced(data))
+        self._note_times(staged, data)
+        return int(data.num_rows)
+
+    def append_all(self, table: TableInfo, batches: Iterable[pa.Table]) -> int:
+        """Stage a stream of batches as segments, in bounded memory."""
+        staged = self._of(table)
+
+        def noted() -> Iterable[pa.Table]:
+            for part in segment.regrouped(batches):
+                self._note_times(staged, part)
+                yield part
+
+        written = segment.write_all(self._lake.folder(table), table, noted())
+        staged.segments += written
+        return sum(s.rows for s in written)
+
+    def append_segments(self, table: TableInfo, segments: Sequence[Segment]) -> int:
+        """Stage segments that somebody else (a Spark task) has written into the table's folder."""
+        staged = self._of(table)
+        staged.segments += segments
+        if table.time is not None:
+            folder = self._lake.folder(table)
+            staged.times += [
+                watermark.times_of(segment.read_column(folder, part.path, table.time.column)) for part in segments
+            ]
+        return sum(s.rows for s in segments)
+
+    @staticmethod
+    def _note_times(staged: Staged, data: pa.Table) -> None:
+        if staged.table.time is not None and data.num_rows:
+            staged.times.append(watermark.times_of(data.column(staged.table.time.column)))
+
+    def scan(self, table: TableInfo, comparisons: Sequence[Comparison] = ()) -> Scan:
+        """The table as this transaction sees it: its base snapshot with its own changes."""
+        with self._lake.catalog.read() as connection:
+            found = plan(connection, table, self.base.id, comparisons)
+        staged = self._staged.get(table.id)
+        return found if staged is None else self._with_own(found, staged)
+
+    def _with_own(self, found: Scan, staged: Staged) -> Scan:
+        own = [_as_file(s, -1 - i) for i, s in enumerate(staged.segments)]
+        kept = [f for f in found.files if f.id not in staged.removed]
+        data, ids = found.inlined, found.inlined_ids
+        if staged.inlined_end is not None:
+            data, ids = None, None
+        if staged.rows:
+            new, new_ids = inline.from_rows(staged.table, [(-1, *row) for row in staged.rows])
+            data = new if data is None else pa.concat_tables([data, new])
+            ids = new_ids if ids is None else pa.concat_arrays([ids, new_ids])
+        return Scan(
+            found.table, found.snapshot_id, (*kept, *own), found.skipped_files, data, ids, found.comparisons
+        )
+
+    def materialise(self, table: TableInfo) -> Scan:
+        """Stage all inlined rows as segments, so that every row of the table is in a file."""
+        staged = self._of(table)
+        folder = self._lake.folder(table)
+        if staged.rows:
+            rows, staged.rows, staged.row_stats = staged.rows, [], []
+            data, _ = inline.from_rows(table, [(-1, *row) for row in rows])
+            staged.segments.append(segment.write(folder, table, data))
+        if staged.inlined_end is None:
+            found = self.scan(table)
+            if found.inlined is not None and found.inlined_ids is not None:
+                staged.segments.append(segment.write(folder, table, found.inlined, found.inlined_ids))
+                staged.inlined_end = (found.inlined_ids[-1].as_py(), found.inlined.num_rows)
+        return self.scan(table)
+
+    def replace(self, table: TableInfo, gone: Iterable[DataFile], survivors: Sequence[Segment]) -> None:
+        """Stage the removal of files and what remains of their rows."""
+        staged = self._of(table)
+        own = [f for f in gone if f.id < 0]
+        dropped = {f.path for f in own}
+        segment.remove(self._lake.folder(table), [s for s in staged.segments if s.path in dropped])
+        staged.segments = [s for s in staged.segments if s.path not in dropped]
+        staged.removed |= {f.id for f in gone if f.id >= 0}
+        staged.segments += survivors
+        if survivors:
+            segment.sync_folder(self._lake.folder(table))
+
+    def clear(self, table: TableInfo) -> int:
+        """Stage the removal of every row; returns how many there were."""
+        found = self.scan(table)
+        staged = self._of(table)
+        with self._lake.catalog.read() as connection:
+            before = plan(connection, table, self.base.id)
+        self.replace(table, found.files, [])
+        staged.rows, staged.row_stats, staged.times = [], [], []
+        if staged.inlined_end is None and before.inlined is not None and before.inlined_ids is not None:
+            staged.inlined_end = (before.inlined_ids[-1].as_py(), before.inlined.num_rows)
+        return found.rows
+
+    def commit(self) -> None:
+        """Make all staged changes one snapshot. On any error nothing is kept."""
+        staged = [s for s in self._staged.values() if s.segments or s.removes or s.rows or s.times]
+        shareable = not any(s.removes for s in staged)
+        try:
+            if staged:
+                self._lake.catalog.commit(lambda c: _apply_all(c, staged), shareable=shareable)
+        except BaseException:
+            self.rollback()
+            raise
+        self._lake.committed([s.written() for s in staged])
+        self._finish()
+
+    def rollback(self) -> None:
+        """Forget all staged changes and delete what was written for them."""
+        for staged in self._staged.values():
+            segment.remove(self._lake.folder(staged.table), staged.segments)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._staged.clear()
+        self._lake.catalog.unpin(self.base)
+        self._lake.finished(self)
+
+    def removes_from(self, table: TableInfo) -> bool:
+        """Whether this transaction takes rows from the table; upkeep leaves it alone meanwhile."""
+        return table.id in self._staged and self._staged[table.id].removes
+
+
+def _as_file(part: Segment, file_id: int) -> DataFile:
+    return DataFile(file_id, part.path, part.rows, part.bytes, part.row_id_start or 0, 0)
+
+
+def _apply_all(commit: Commit, every: Sequence[Staged]) -> None:
+    for staged in every:
+        _apply(commit, staged)
+
+
+def _apply(commit: Commit, staged: Staged) -> None:
+    table = staged.table
+    _check_still_there(commit, table)
+    if staged.removed:
+        files.end(commit, table, staged.removed)
+    if staged.inlined_end is not None:
+        _end_inlined(commit, staged)
+    if staged.segments:
+        files.add(commit, table, staged.segments)
+    for row_stats in staged.row_stats[:1]:
+        merged = row_stats
+        for more in staged.row_stats[1:]:
+            merged = {i: merged[i].merged(more[i]) for i in merged}
+        inlined.insert(commit, table, staged.rows, merged)
+    if staged.times and table.time is not None:
+        state = streams.state_of(commit, table.id)
+        for times in staged.times:
+            state = watermark.after_rows(state, table.time.delay.amount, times, arrival=table.time.is_arrival)
+        streams.save(commit, table.id, state)
+    if staged.removes:
+        commit.table_stats[table.id] = recomputed(commit, table)
+
+
+def _check_still_there(commit: Commit, table: TableInfo) -> None:
+    row = commit.connection.execute(
+        "SELECT 1 FROM ducklake_table WHERE table_id = ? AND end_snapshot IS NULL", (table.id,)
+    ).fetchone()
+    if row is None:
+        raise conflict(table)
+
+
+def conflict(table: TableInfo) -> MachineError:
+    return MachineError(
+        Condition.WRITE_CONFLICT,
+        f"another statement changed or dropped {table.name!r} at the same time",
+        hint="Run the statement again.",
+    )
+
+
+def _end_inlined(commit: Commit, staged: Staged) -> None:
+    through, count = staged.inlined_end or (0, 0)
+    before = commit.connection.total_changes
+    inlined.end(commit, staged.table, through)
+    if commit.connection.total_changes - before != count:
+        raise conflict(staged.table)
+    commit.changed(f"inlined_delete:{staged.table.id}")
+
+
+def recomputed(commit: Commit, table: TableInfo) -> TableStats:
+    """The table's statistics taken anew from what is live within the commit."""
+    known = commit.stats_of(table.id, stats.column_types(table))
+    live = files.live(commit.connection, table.id, commit.snapshot_id)
+    by_file = stats.of_files(commit.connection, table, commit.snapshot_id)
+    result = inlined.without_rows(known)
+    for file in live:
+        result = result.plus(0, file.bytes, by_file.get(file.id, {}))
+    rows = sum(f.rows for f in live)
+    if table.inlined_table:
+        data, _ = inline.from_rows(table, inlined.live(commit.connection, table, commit.snapshot_id))
+        result = result.plus(0, 0, statistics.of_table(table, data))
+        rows += data.num_rows
+    return TableStats(rows, result.next_row_id, result.bytes, result.columns)

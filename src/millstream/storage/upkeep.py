@@ -1,0 +1,200 @@
+"""Upkeep: what keeps a database small and fast, none of which changes an answer.
+
+Each function does one pass and returns how much it did; the scheduler says when. All are safe to
+kill at any point: the catalogue's commit is the only moment that counts, and files without a
+catalogue entry are swept on the next opening.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millstream.catalog import files, inlined, snapshots, streams
+from millstream.errors import Condition, MillstreamError
+from millstream.schema import ObjectKind
+from millstream.storage import inline, segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.records import DataFile, Segment, TableInfo
+    from millstream.catalog.store import Connection
+    from millstream.storage.lake import Lake
+
+SMALL_ROWS = segment.SEGMENT_ROWS // 4
+SMALL_BYTES = 16 * 1024 * 1024
+MOST_SMALL_FILES = 8
+
+
+def tables_of(lake: Lake, *kinds: ObjectKind) -> list[TableInfo]:
+    return [t for t in lake.catalog.tables().values() if not kinds or t.kind in kinds]
+
+
+def flush(lake: Lake) -> int:
+    """Move inlined rows into segments, table by table; returns the number of rows moved."""
+    return sum(_flush(lake, table) for table in tables_of(lake) if table.inlined_table)
+
+
+def _flush(lake: Lake, table: TableInfo) -> int:
+    if lake.is_being_changed(table):
+        return 0
+    with lake.catalog.read() as connection:
+        rows = inlined.live(connection, table, lake.catalog.current.id)
+    if not rows:
+        return 0
+    data, ids = inline.from_rows(table, rows)
+    written = segment.write(lake.folder(table), table, data, ids)
+    segment.sync_folder(lake.folder(table))
+
+    def work(commit: Commit) -> None:
+        before = commit.connection.total_changes
+        inlined.end(commit, table, ids[-1].as_py())
+        if commit.connection.total_changes - before != len(rows):
+            raise _OvertakenError
+        files.add(commit, table, [written])
+        commit.changed(f"inline_flush:{table.id}")
+
+    return len(rows) if _commit_or_drop(lake, table, written, work) else 0
+
+
+class _OvertakenError(Exception):
+    """A statement changed the rows that upkeep was about to move; it tries again later."""
+
+
+def _commit_or_drop(lake: Lake, table: TableInfo, written: Segment, work: Callable[[Commit], None]) -> bool:
+    try:
+        lake.catalog.commit(work)
+    except BaseException as error:
+        segment.remove(lake.folder(table), [written])
+        if isinstance(error, _OvertakenError):
+            return False
+        if isinstance(error, MillstreamError) and error.condition is Condition.WRITE_CONFLICT:
+            return False
+        raise
+    return True
+
+
+def compact(lake: Lake) -> int:
+    """Merge small segments; returns the number of files that went."""
+    return sum(_compact(lake, table) for table in tables_of(lake))
+
+
+def _compact(lake: Lake, table: TableInfo) -> int:
+    gone = 0
+    with lake.catalog.read() as connection:
+        live = files.live(connection, table.id, lake.catalog.current.id)
+    for group in small_groups(live):
+        if lake.is_being_changed(table):
+            break
+        gone += _merge(lake, table, group)
+    return gone
+
+
+def small_groups(live: list[DataFile]) -> list[list[DataFile]]:
+    """Small files in row id order, in groups that make one segment each, if there are enough of them."""
+    small = [f for f in live if f.rows < SMALL_ROWS and f.bytes < SMALL_BYTES]
+    groups: list[list[DataFile]] = [[]]
+    if len(small) < MOST_SMALL_FILES:
+        return []
+    for file in small:
+        if sum(f.rows for f in groups[-1]) + file.rows > segment.SEGMENT_ROWS:
+            groups.append([])
+        groups[-1].append(file)
+    return [g for g in groups if len(g) > 1]
+
+
+def _merge(lake: Lake, table: TableInfo, group: list[DataFile]) -> int:
+    folder = lake.folder(table)
+    parts = [segment.read(folder, table, file) for file in group]
+    ids = pa.concat_arrays([i for _, i in parts])
+    written = segment.write(folder, table, pa.concat_tables([data for data, _ in parts]), ids)
+    segment.sync_folder(folder)
+
+    def work(commit: Commit) -> None:
+        files.end(commit, table, [f.id for f in group])
+        files.add(commit, table, [written])
+        commit.changes = [f"merge_adjacent:{table.id}"]
+
+    return len(group) if _commit_or_drop(lake, table, written, work) else 0
+
+
+def drop_consumed(lake: Lake) -> int:
+    """Drop the rows of streams that every consumer has seen; returns the number of rows."""
+    return sum(_drop_consumed(lake, stream) for stream in tables_of(lake, ObjectKind.STREAM))
+
+
+def _drop_consumed(lake: Lake, stream: TableInfo) -> int:
+    with lake.catalog.read() as connection:
+        needed = needed_from(connection, lake, stream)
+        if needed <= streams.load(connection, stream.id).dropped_to:
+            return 0
+        gone = [
+            f
+            for f in files.live(connection, stream.id, lake.catalog.current.id)
+            if f.row_id_start + f.rows <= needed
+        ]
+
+    def work(commit: Commit) -> int:
+        dropped = inlined.drop_rows(commit.connection, stream, needed) if stream.inlined_table else 0
+        for file in gone:
+            snapshots.forget_files(commit.connection, "data_file_id = ?", (file.id,), commit.now)
+        streams.dropped(commit, stream.id, needed)
+        commit.changed(f"deleted_from_table:{stream.id}")
+        return dropped + sum(f.rows for f in gone)
+
+    dropped = lake.catalog.commit(work)
+    delete_scheduled(lake)
+    return dropped
+
+
+def needed_from(connection: Connection, lake: Lake, stream: TableInfo) -> int:
+    """The first row id that some consumer has not seen; with no consumer, the next one to come."""
+    positions = streams.consumers(connection, stream.id).values()
+    return min(positions, default=lake.catalog.table_stats(stream).next_row_id)
+
+
+def expire(lake: Lake, keep: timedelta) -> int:
+    """Forget snapshots older than `keep`, but for the newest and those a reader pins."""
+    now = lake.clock.now()
+    with lake.catalog.read() as connection:
+        last_old = snapshots.last_before(connection, now - keep)
+        oldest = snapshots.oldest_id(connection)
+    if last_old is None:
+        return 0
+    keep_from = min(last_old, lake.catalog.current.id)
+    pinned = lake.catalog.oldest_pin()
+    keep_from = keep_from if pinned is None else min(keep_from, pinned)
+    if keep_from <= oldest:
+        return 0
+    expired = lake.catalog.maintain(lambda connection: snapshots.expire(connection, keep_from, now))
+    delete_scheduled(lake)
+    return expired
+
+
+def delete_scheduled(lake: Lake) -> int:
+    """Delete the files that expiry left on the list."""
+    with lake.catalog.read() as connection:
+        paths = snapshots.scheduled_files(connection)
+    if not paths:
+        return 0
+    for path in paths:
+        (lake.data / path).unlink(missing_ok=True)
+    lake.catalog.maintain(lambda connection: snapshots.forget_scheduled(connection, paths))
+    return len(paths)
+
+
+def remove_orphans(lake: Lake) -> int:
+    """Delete files that no snapshot knows. Only on opening: nobody can be writing then."""
+    delete_scheduled(lake)
+    with lake.catalog.read() as connection:
+        known = snapshots.every_file(connection)
+    orphans = [
+        file for file in lake.data.glob("*/*/*.parquet") if file.relative_to(lake.data).as_posix() not in known
+    ]
+    for file in orphans:
+        file.unlink(missing_ok=True)
+    return len(orphans)

@@ -1,0 +1,1 @@
+"""SQL-file tests: parsing, running, reporting and regenerating `tests/sql/*.slt`."""

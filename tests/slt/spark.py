@@ -1,0 +1,56 @@
+"""The one Spark of a test run, and databases that use it.
+
+Starting Spark costs seconds, so it starts when first asked for and is shared by everything: fixtures,
+SQL files, regeneration. The process that asked for it stops it with `stop_spark`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from millstream.clock import Clock
+    from tests.slt.runner import Database
+
+SETTINGS = {
+    "spark.driver.memory": "4g",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@cache
+def shared_spark() -> SparkSession:
+    """The session, started on the first call."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("millstream-tests")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    warehouse = tempfile.mkdtemp(prefix="millstream-warehouse-")
+    session = builder.config("spark.sql.warehouse.dir", warehouse).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def stop_spark() -> None:
+    """Stop the session if it was ever started."""
+    if shared_spark.cache_info().currsize:
+        shared_spark().stop()
+        shared_spark.cache_clear()
+
+
+def open_database(path: Path, clock: Clock) -> Database:
+    """A database on the shared Spark whose scheduler runs only when stepped."""
+    import millstream
+
+    database = millstream.connect(str(path), spark=shared_spark(), clock=clock, background=False)
+    return cast("Database", database)
