@@ -55,9 +55,10 @@ def _differs(record: ExpectRows, actual: dict[int, list[str]]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    from tests.slt.spark import open_database
+    from tests.slt.spark import open_database, stop_spark
 
     left = [mismatch for name in arguments for mismatch in regenerate(Path(name), open_database)]
+    stop_spark()
     for mismatch in left:
         print(mismatch, end="\n\n")
     return 1 if left or not arguments else 0

@@ -35,7 +35,7 @@ def shared_spark() -> SparkSession:
     builder = SparkSession.builder.master("local[2]").appName("millstream-tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    warehouse = tempfile.mkdtemp(prefix="millstream-warehouse-")
+    warehouse = f"{tempfile.gettempdir()}/millstream-warehouse"
     session = builder.config("spark.sql.warehouse.dir", warehouse).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

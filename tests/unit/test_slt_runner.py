@@ -92,9 +92,7 @@ def written(directory: Path, text: str) -> Path:
     return path
 
 
-def failure(
-    condition: Condition = Condition.UNKNOWN_TABLE, message: str = "there is no table t"
-) -> Exception:
+def failure(condition: Condition = Condition.UNKNOWN_TABLE, message: str = "there is no table t") -> Exception:
     return StatementError(condition, message, hint="Did you mean 'u'?")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -115,69 +116,69 @@ def _stream_time(tags: Tags) -> StreamTime | None:
     return StreamTime(tags[TIME_COLUMN], Duration(int(amount), unit == "number"), is_arrival)
 
 
-def create(
-    commit: Commit,
-    name: str,
-    kind: ObjectKind,
-    schema: Schema,
-    time: StreamTime | None,
-    comment: str | None,
+def provisional(
+    name: str, kind: ObjectKind, schema: Schema, time: StreamTime | None = None, comment: str | None = None
 ) -> TableInfo:
-    """Write a new table's definition; the caller has checked that the name is free."""
-    table_id = commit.new_catalog_id()
-    version = commit.schema_changed()
+    """A table that is not in the catalogue yet: its files can be written before it is created."""
     folder = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)[:40]
-    path = f"{table_id}-{folder}/"
-    execute = commit.connection.execute
-    execute(
+    ids, next_id = [], 1
+    for column in schema.columns:
+        ids.append(next_id)
+        next_id += len(types.flatten(column.name, column.type, next_id))
+    path = f"{folder}-{uuid.uuid4().hex[:12]}/"
+    return TableInfo(-1, name, kind, schema, tuple(ids), path, 0, time, comment)
+
+
+def create(commit: Commit, wanted: TableInfo) -> TableInfo:
+    """Write a new table's definition; the caller has checked that the name is free."""
+    table = replace(wanted, id=commit.new_catalog_id(), schema_version=commit.schema_changed())
+    commit.connection.execute(
         "INSERT INTO ducklake_table VALUES (?, ?, ?, NULL, 0, ?, ?, 1)",
-        (table_id, str(uuid.uuid4()), commit.snapshot_id, name, path),
+        (table.id, str(uuid.uuid4()), commit.snapshot_id, table.name, table.path),
     )
-    column_ids = _create_columns(commit, table_id, schema)
-    execute("INSERT INTO ducklake_schema_versions VALUES (?, ?, ?)", (commit.snapshot_id, version, table_id))
-    _create_tags(commit, table_id, kind, time, comment)
-    table = TableInfo(table_id, name, kind, schema, column_ids, path, version, time, comment)
+    _create_columns(commit, table)
+    commit.connection.execute(
+        "INSERT INTO ducklake_schema_versions VALUES (?, ?, ?)",
+        (commit.snapshot_id, table.schema_version, table.id),
+    )
+    _create_tags(commit, table)
     inlined.create(commit, table)
-    if kind is not ObjectKind.TABLE:
-        streams.create(commit, table_id)
-    commit.changed(f'created_table:"main"."{name.replace(chr(34), chr(34) * 2)}"')
+    if table.kind is not ObjectKind.TABLE:
+        streams.create(commit, table.id)
+    escaped = table.name.replace('"', '""')
+    commit.changed(f'created_table:"main"."{escaped}"')
     return table
 
 
-def _create_columns(commit: Commit, table_id: int, schema: Schema) -> tuple[int, ...]:
-    rows, column_ids, order = [], [], 0
-    for column in schema.columns:
-        column_ids.append(order + 1)
-        for flat in types.flatten(column.name, column.type, order + 1):
-            order += 1
-            nullable = int(column.nullable or flat.parent is not None)
-            rows.append(
-                (
-                    flat.column_id,
-                    commit.snapshot_id,
-                    table_id,
-                    order,
-                    flat.name,
-                    flat.type,
-                    nullable,
-                    flat.parent,
-                )
-            )
+def _create_columns(commit: Commit, table: TableInfo) -> None:
+    pairs = list(zip(table.column_ids, table.schema.columns, strict=True))
     commit.connection.executemany(
         "INSERT INTO ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name,"
         " column_type, nulls_allowed, parent_column, default_value, default_value_type, default_value_dialect)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'NULL', 'literal', 'duckdb')",
-        rows,
+        [
+            (
+                flat.column_id,
+                commit.snapshot_id,
+                table.id,
+                flat.column_id,
+                flat.name,
+                flat.type,
+                int(column.nullable or flat.parent is not None),
+                flat.parent,
+            )
+            for first_id, column in pairs
+            for flat in types.flatten(column.name, column.type, first_id)
+        ],
     )
     commit.connection.executemany(
         "INSERT INTO ducklake_column_tag (table_id, column_id, begin_snapshot, key, value) VALUES (?, ?, ?, ?, ?)",
         [
-            (table_id, column_id, commit.snapshot_id, key, value)
-            for column_id, column in zip(column_ids, schema.columns, strict=True)
+            (table.id, column_id, commit.snapshot_id, key, value)
+            for column_id, column in pairs
             for key, value in _column_tags(column).items()
         ],
     )
-    return tuple(column_ids)
 
 
 def _column_tags(column: Column) -> Tags:
@@ -189,20 +190,18 @@ def _column_tags(column: Column) -> Tags:
     return tags
 
 
-def _create_tags(
-    commit: Commit, table_id: int, kind: ObjectKind, time: StreamTime | None, comment: str | None
-) -> None:
-    tags: Tags = {KIND: kind.value}
-    if time is not None:
-        tags[TIME_COLUMN] = time.column
-        tags[DELAY] = f"{time.delay.amount} {'number' if time.delay.is_number else 'us'}"
-        if time.is_arrival:
+def _create_tags(commit: Commit, table: TableInfo) -> None:
+    tags: Tags = {KIND: table.kind.value}
+    if table.time is not None:
+        tags[TIME_COLUMN] = table.time.column
+        tags[DELAY] = f"{table.time.delay.amount} {'number' if table.time.delay.is_number else 'us'}"
+        if table.time.is_arrival:
             tags["millstream.time"] = ARRIVAL
-    if comment:
-        tags[COMMENT] = comment
+    if table.comment:
+        tags[COMMENT] = table.comment
     commit.connection.executemany(
         "INSERT INTO ducklake_tag (object_id, begin_snapshot, key, value) VALUES (?, ?, ?, ?)",
-        [(table_id, commit.snapshot_id, key, value) for key, value in tags.items()],
+        [(table.id, commit.snapshot_id, key, value) for key, value in tags.items()],
     )
 
 

@@ -19,8 +19,9 @@ from millstream.deliver.render import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from millstream.database import Progress as Report
     from rich.console import Console, RenderableType
+
+    from millstream.database import Progress as Report
 
 NOTICEABLE = 0.3
 
@@ -73,10 +74,17 @@ class _Shown:
         self.stop = self._display.stop
 
     def update(self, report: Report) -> None:
+        if report.done == report.total:
+            self._begin("")
+            return
         if report.stage != self._stage:
-            self._stage = report.stage
-            self._display.reset(self._task, description=printable(report.stage))
+            self._begin(report.stage)
         self._display.update(self._task, completed=report.done, total=report.total, unit=report.unit)
+
+    def _begin(self, stage: str) -> None:
+        # A task cannot go back to an unknown total, so every stage gets a new one.
+        self._display.remove_task(self._task)
+        self._stage, self._task = stage, self._display.add_task(printable(stage), total=None, unit="")
 
 
 class _Label(ProgressColumn):

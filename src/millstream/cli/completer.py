@@ -9,24 +9,29 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from millstream.database import KEYWORDS
 from prompt_toolkit.completion import Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 
+from millstream.database import KEYWORDS
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from prompt_toolkit.completion import CompleteEvent
 
     from millstream.database import ObjectInfo
-    from prompt_toolkit.completion import CompleteEvent
 
 WORD = re.compile(r"[\w$]*$")
 QUALIFIER = re.compile(r"(`(?:[^`]|``)+`|\w+)\.[\w$]*$")
 SHORTCUT = re.compile(r"\s*\\\S*$")
 SHORTCUT_ARGUMENT = re.compile(r"\s*(\\\S+)\s+(.*)$", re.DOTALL)
 COPY_PATH = re.compile(r"\bcopy\b.*\b(?:from|to)\s+'([^']*)$", re.IGNORECASE | re.DOTALL)
-ALIAS = re.compile(r"(`(?:[^`]|``)+`|\w+)\s*(?:\[[^\]]*\]\s*)?(?:as\s+)?(`(?:[^`]|``)+`|\w+)?", re.IGNORECASE)
+IDENTIFIER = r"(`(?:[^`]|``)+`|\w+)"
+ALIASED = re.compile(
+    rf"(?:\b(?:from|join|update|into)\s+|,\s*){IDENTIFIER}\s*(?:\[[^\]]*\]\s*)?(?:\bas\s+)?{IDENTIFIER}",
+    re.IGNORECASE,
+)
 NAME_COMES_NEXT = re.compile(
     r"\b(from|join|into|update|table|stream|view|query|describe|desc|copy|advance|subscribe|pause|resume|on|truncate)"
     r"\s+[\w$]*$",
@@ -34,11 +39,11 @@ NAME_COMES_NEXT = re.compile(
 )
 
 
-class ShellCompleter(Completer):  # type: ignore[misc]
+class ShellCompleter(Completer):
     """Offers what can stand at the cursor, nearest first."""
 
     def __init__(
-        self, objects: Callable[[], list[ObjectInfo]], shortcuts: dict[str, tuple[str, Sequence[str]]]
+        self, objects: Callable[[], list[ObjectInfo]], shortcuts: Mapping[str, tuple[str, Sequence[str]]]
     ) -> None:
         self._load = objects
         self._known: list[ObjectInfo] | None = None
@@ -117,9 +122,8 @@ class ShellCompleter(Completer):  # type: ignore[misc]
 
     def _columns_of(self, qualifier: str, text: str) -> Iterator[tuple[str, str]]:
         """The columns behind a name or an alias."""
-        wanted = {qualifier.lower()} | {
-            _bare(m[1]).lower() for m in ALIAS.finditer(text) if m[2] and _bare(m[2]).lower() == qualifier.lower()
-        }
+        aliased = ((_bare(m[1]).lower(), _bare(m[2]).lower()) for m in ALIASED.finditer(text))
+        wanted = {qualifier.lower(), *(name for name, alias in aliased if alias == qualifier.lower())}
         return ((c, o.name) for o in self._objects() if o.name.lower() in wanted for c in o.columns)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from millstream.database import is_complete
-
 from millstream.errors import Condition, DataError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -153,12 +154,12 @@ def _printer(arguments: argparse.Namespace) -> Printer:
 @contextmanager
 def _opened(arguments: argparse.Namespace, printer: Printer) -> Iterator[Runner]:
     """A runner on the database that the arguments name; closed at the end."""
-    from millstream.database import connect
-
     from millstream.cli.activity import Activity
     from millstream.cli.runner import Runner
+    from millstream.database import connect
 
     activity = Activity(printer.err)
+    spark_starts = threading.Event()
     with Worker(printer.note) as worker:
         db = worker.call(
             lambda: connect(
@@ -166,9 +167,10 @@ def _opened(arguments: argparse.Namespace, printer: Printer) -> Iterator[Runner]
                 master=arguments.master,
                 read_only=arguments.read_only,
                 progress=activity.report,
+                on_spark_start=spark_starts.set,
             )
         )
-        activity.label = lambda: "running" if db.spark_started else "starting Spark"
+        activity.label = lambda: "starting Spark" if spark_starts.is_set() and not db.spark_started else "running"
         try:
             yield Runner(db, worker, printer, activity)
         finally:

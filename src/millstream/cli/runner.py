@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
-    from millstream.database import Database, ObjectInfo, Result
 
     from millstream.cli.activity import Activity
     from millstream.cli.feed import Chunk
     from millstream.cli.printer import Printer
     from millstream.cli.worker import Worker
+    from millstream.database import Database, ObjectInfo, Result
 
 
 class Outcome(IntEnum):

@@ -11,25 +11,27 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.database import KEYWORDS, is_complete
 from prompt_toolkit import PromptSession
 from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
-from prompt_toolkit.filters import completion_is_selected
+from prompt_toolkit.completion import CompleteEvent, get_common_complete_suffix
+from prompt_toolkit.filters import completion_is_selected, has_completions
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.lexers import PygmentsLexer
-from pygments.lexers.sql import SqlLexer
-from pygments.token import Keyword, Name, _TokenType
+from pygments.lexers.sql import SqlLexer  # type: ignore[import-untyped]
+from pygments.token import Keyword, Name, _TokenType  # type: ignore[import-untyped]
 
 from millstream.cli import confirm, shortcuts
 from millstream.cli.completer import ShellCompleter
 from millstream.cli.feed import Chunk, chunks_of
 from millstream.cli.runner import Outcome, Runner, run_all
+from millstream.database import KEYWORDS, is_complete
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from prompt_toolkit.buffer import Buffer
     from prompt_toolkit.key_binding import KeyPressEvent
 
 PROMPT = "millstream> "
@@ -138,7 +140,25 @@ def _bindings() -> KeyBindings:
     def take(event: KeyPressEvent) -> None:
         event.current_buffer.complete_state = None
 
+    @bindings.add("tab", filter=~has_completions)
+    def complete(event: KeyPressEvent) -> None:
+        complete_now(event.current_buffer)
+
     return bindings
+
+
+def complete_now(buffer: Buffer) -> None:
+    """Insert what is certain and offer the rest.
+
+    The prompt's own Tab does nothing while it still looks up what to offer for the key before.
+    """
+    event = CompleteEvent(completion_requested=True)
+    found = list(buffer.completer.get_completions(buffer.document, event))
+    if len(found) == 1:
+        buffer.apply_completion(found[0])
+    elif found:
+        buffer.insert_text(get_common_complete_suffix(buffer.document, found))
+        buffer.start_completion()
 
 
 def is_whole(text: str) -> bool:

@@ -71,7 +71,8 @@ def run_shortcut(context: Context, text: str) -> Outcome:
     name, _, argument = text.strip().removesuffix(";").partition(" ")
     shortcut = BY_NAME.get(name)
     if shortcut is None:
-        hint = did_you_mean(name, BY_NAME) or "Type \\? for the list."
+        near = did_you_mean(name, BY_NAME)
+        hint = near.replace("\\\\", "\\") if near else "Type \\? for the list."
         raise StatementError(Condition.SYNTAX_ERROR, f"there is no shortcut {name}", hint=hint)
     if shortcut.required and not argument.strip():
         raise _misused(shortcut)
@@ -137,7 +138,7 @@ def _expanded(context: Context, argument: str) -> Outcome:
 
 def _format(context: Context, argument: str) -> Outcome:
     if argument and argument.lower() not in tuple(Format):
-        hint = did_you_mean(argument, Format) or f"The formats are {', '.join(Format)}."
+        hint = did_you_mean(argument, [f.value for f in Format]) or f"The formats are {', '.join(Format)}."
         raise StatementError(Condition.INVALID_ARGUMENT, f"there is no format {argument!r}", hint=hint)
     if argument:
         context.settings.format = Format(argument.lower())

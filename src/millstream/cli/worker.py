@@ -8,14 +8,16 @@ survives a power cut. Spark, started in this thread, does not take over the hand
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.errors import MillstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
 T = TypeVar("T")
@@ -38,29 +40,28 @@ class Worker:
 
     def call(self, function: Callable[[], T], cancel: Callable[[], None] | None = None) -> T:
         """The function's result; `CancelledError` where it fails after Ctrl-C."""
-        future = self._pool.submit(function)
         presses = 0
-        while True:
-            try:
-                return self._outcome(future, presses > 0)
-            except KeyboardInterrupt:
-                presses += 1
-                self._interrupt(presses, cancel)
 
-    def _outcome(self, future: Future[T], cancelled: bool) -> T:
-        if not cancelled:
-            return future.result()
-        try:
-            return future.result()
-        except Exception as error:
+        def pressed() -> None:
+            nonlocal presses
+            presses += 1
+            self._interrupt(presses, cancel)
+
+        with _ctrl_c_calls(pressed):
+            future = self._pool.submit(function)
+            wait([future])
+        error = future.exception()
+        if presses and error is not None:
             raise CancelledError from error
+        return future.result()
 
     def _interrupt(self, presses: int, cancel: Callable[[], None] | None) -> None:
         if presses > PATIENCE:
             self._give_up(INTERRUPTED)
         elif presses == PATIENCE:
             self._warn("still stopping; press Ctrl-C once more to leave at once")
-        elif cancel is not None:
+        # The second press cancels too: at the first, Spark may not have been there to hear it.
+        if presses <= PATIENCE and cancel is not None:
             with suppress(MillstreamError):
                 cancel()
 
@@ -71,3 +72,17 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown()
+
+
+@contextmanager
+def _ctrl_c_calls(pressed: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C call a function instead of raising `KeyboardInterrupt` wherever we happen to be."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: pressed())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

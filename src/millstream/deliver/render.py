@@ -345,13 +345,12 @@ class _Fitted:
         return table
 
 
-def _fitting(
-    columns: Sequence[_GridColumn], width: int
-) -> tuple[Sequence[_GridColumn], Sequence[_GridColumn]]:
+def _fitting(columns: Sequence[_GridColumn], width: int) -> tuple[Sequence[_GridColumn], Sequence[_GridColumn]]:
     """The columns that have room, from both ends inwards; all of them on the left if they do."""
     if _span(c.floor for c in columns) <= width:
         return columns, ()
-    left, right = list(columns[:1]), []
+    left: list[_GridColumn] = list(columns[:1])
+    right: list[_GridColumn] = []
     rest = list(columns[1:])
     room = width - _span([columns[0].floor, 1])
     while rest:

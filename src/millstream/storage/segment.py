@@ -59,9 +59,11 @@ def storage_errors() -> Iterator[None]:
         ) from error
 
 
-def write(folder: Path, table: TableInfo, data: pa.Table, row_ids: pa.Array | None = None) -> Segment:
+def write(
+    folder: Path, table: TableInfo, data: pa.Table, row_ids: pa.Array | None = None, token: str = "ms"
+) -> Segment:
     """Write one segment of `data`, whose columns are the table's, and sync it."""
-    path = folder / f"{uuid.uuid4()}.parquet"
+    path = folder / f"{token}-{uuid.uuid4()}.parquet"
     columns = statistics.of_table(table, data)
     start, body = _with_row_ids(pa.table(data.columns, schema=table.arrow_schema), row_ids)
     with storage_errors():

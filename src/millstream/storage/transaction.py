@@ -15,7 +15,7 @@ import pyarrow as pa
 from millstream.catalog import files, inlined, stats, streams
 from millstream.catalog.records import DataFile, Segment, TableInfo, TableStats
 from millstream.errors import Condition, MachineError
-from millstream.storage import inline, segment, statistics, watermark
+from millstream.storage import constraints, inline, segment, statistics, watermark
 from millstream.storage.scan import Scan, plan
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Written:
     table: TableInfo
     inlined_rows: int
     segments: int
+    rows: int
 
 
 @dataclass
@@ -56,7 +57,8 @@ class Staged:
         return bool(self.removed) or self.inlined_end is not None
 
     def written(self) -> Written:
-        return Written(self.table, len(self.rows), len(self.segments))
+        rows = len(self.rows) + sum(s.rows for s in self.segments)
+        return Written(self.table, len(self.rows), len(self.segments), rows)
 
 
 class Transaction:
@@ -74,6 +76,7 @@ class Transaction:
     def append(self, table: TableInfo, data: pa.Table) -> int:
         """Stage new rows: inlined if they are few, as segments otherwise."""
         staged = self._of(table)
+        data = constraints.checked(table, data)
         if table.inlined_table and data.num_rows <= inline.MOST_ROWS:
             staged.row_stats.append(statistics.of_table(table, data))
             staged.rows += inline.to_rows(data)
@@ -87,7 +90,7 @@ class Transaction:
         staged = self._of(table)
 
         def noted() -> Iterable[pa.Table]:
-            for part in segment.regrouped(batches):
+            for part in segment.regrouped(constraints.checked(table, batch) for batch in batches):
                 self._note_times(staged, part)
                 yield part
 

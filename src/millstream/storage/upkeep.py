@@ -175,6 +175,12 @@ def expire(lake: Lake, keep: timedelta) -> int:
     return expired
 
 
+def has_old_snapshots(lake: Lake) -> bool:
+    """Whether there is more than the newest snapshot, so that expiry has something to wait for."""
+    with lake.catalog.read() as connection:
+        return snapshots.oldest_id(connection) < lake.catalog.current.id
+
+
 def delete_scheduled(lake: Lake) -> int:
     """Delete the files that expiry left on the list."""
     with lake.catalog.read() as connection:

@@ -1,0 +1,584 @@
+"""A statement's life: parsed, bound, run, committed, answered.
+
+    text ─► sql.parse ─► Statement ─► Engine.run ─► plan.bind ─► execute (Spark) ─► storage ─► Result
+
+The engine wires the layers and has no logic of its own beyond who may do what to which kind of object.
+Statements of parts that are not built yet end here, in NOT_SUPPORTED_YET.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from functools import singledispatchmethod
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.catalog import files, streams, tables
+from millstream.deliver.copy_to import copy_to
+from millstream.deliver.result import Result
+from millstream.errors import Condition, MillstreamError, StatementError, did_you_mean
+from millstream.execute import assign, query
+from millstream.execute.failures import translated
+from millstream.execute.mutate import Mutation
+from millstream.execute.relation import Relations
+from millstream.execute.write import write_rows
+from millstream.ingest import convert, copy_from, literals
+from millstream.ingest.progress import Listener, ignore
+from millstream.plan import compare, define, describe, explain
+from millstream.plan.bind import BoundQuery, bind, column, find_named
+from millstream.schema import TIMESTAMP, Column, ObjectKind, normal_type
+from millstream.sql import statements as st
+from millstream.storage.segment import remove
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.records import Segment, Snapshot, TableInfo
+    from millstream.execute.session import Spark
+    from millstream.schedule.net import Net
+    from millstream.storage.lake import Lake
+    from millstream.storage.prune import Comparison
+    from millstream.storage.scan import Scan
+    from millstream.storage.transaction import Transaction
+
+MOST_RETRIES = 10
+
+
+class Reader:
+    """A statement's view of the database: one snapshot, plus an open transaction's own changes."""
+
+    def __init__(self, lake: Lake, transaction: Transaction | None) -> None:
+        self._lake = lake
+        self._transaction = transaction
+        self._now = transaction.base if transaction is not None else lake.catalog.current
+
+    def snapshot(self, version: int | None = None, time: datetime | None = None) -> Snapshot:
+        if version is None and time is None:
+            return self._now
+        return self._lake.catalog.snapshot(version, time)
+
+    def tables(self, snapshot: Snapshot) -> Mapping[str, TableInfo]:
+        return self._lake.catalog.tables(snapshot)
+
+    def scan(self, table: TableInfo, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> Scan:
+        if self._transaction is not None and snapshot.id == self._now.id:
+            return self._transaction.scan(table, comparisons)
+        return self._lake.scan(table, snapshot, comparisons)
+
+
+class Engine:
+    """Runs statements against one open database; safe for many threads."""
+
+    def __init__(self, lake: Lake, spark: Spark, net: Net | None, listener: Listener = ignore) -> None:
+        self.lake = lake
+        self.spark = spark
+        self.net = net
+        self.listener = listener
+        self.relations = Relations(spark, lake)
+        self._local = threading.local()
+        self._table_locks: dict[int, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def run(self, statement: st.Statement, parameters: Mapping[str, Any]) -> Result:
+        """Run one statement; errors come out with its text, so that they can underline."""
+        try:
+            return self._run(statement, parameters)
+        except MillstreamError as error:
+            error.located_in(statement.text)
+            raise
+
+    # What a statement sees and changes
+
+    @property
+    def _transaction(self) -> Transaction | None:
+        found: Transaction | None = getattr(self._local, "transaction", None)
+        return found
+
+    def _reader(self) -> Reader:
+        return Reader(self.lake, self._transaction)
+
+    def _tables(self) -> Mapping[str, TableInfo]:
+        reader = self._reader()
+        return reader.tables(reader.snapshot())
+
+    @contextmanager
+    def changes(self) -> Iterator[Transaction]:
+        """The transaction to write to: the thread's open one, or one that commits on leaving."""
+        if self._transaction is not None:
+            yield self._transaction
+            return
+        transaction = self.lake.transaction()
+        try:
+            yield transaction
+        except BaseException:
+            transaction.rollback()
+            raise
+        transaction.commit()
+
+    def _lock_of(self, table: TableInfo) -> threading.Lock:
+        with self._lock:
+            return self._table_locks.setdefault(table.id, threading.Lock())
+
+    def _change(self, table: TableInfo, work: Callable[[Transaction], int]) -> int:
+        """Run a change that takes rows away: alone on its table, again if upkeep got in between."""
+        if self._transaction is not None:
+            return work(self._transaction)
+        with self._lock_of(table):
+            for attempt in range(MOST_RETRIES):
+                try:
+                    with self.changes() as transaction:
+                        return work(transaction)
+                except MillstreamError as error:
+                    if error.condition is not Condition.WRITE_CONFLICT or attempt == MOST_RETRIES - 1:
+                        raise
+        return 0
+
+    def _target(self, name: st.Name, *allowed: ObjectKind) -> TableInfo:
+        table = find_named(name, self._tables())
+        if table.kind not in allowed:
+            wanted = " or a ".join(k.value for k in allowed)
+            raise StatementError(
+                Condition.WRONG_KIND,
+                f"{table.name!r} is a {table.kind.value}, and this needs a {wanted}",
+                hint=f"DESCRIBE {table.name} shows what it is.",
+                span=name.span,
+            )
+        return table
+
+    def _refuse_in_transaction(self, what: str) -> None:
+        if self._transaction is not None:
+            raise StatementError(
+                Condition.TRANSACTION_STATE,
+                f"{what} cannot be part of a transaction",
+                hint="COMMIT or ROLLBACK first; definitions commit by themselves.",
+            )
+
+    def _bind(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> BoundQuery:
+        return bind(q, self._reader(), statement.text, parameters)
+
+    def _rows(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> query.Rows:
+        return query.run(self.spark, self._bind(q, statement, parameters), self.relations, parameters)
+
+    # Statements
+
+    @singledispatchmethod
+    def _run(self, statement: st.Statement, parameters: Mapping[str, Any]) -> Result:
+        del parameters
+        raise not_supported_yet(statement)
+
+    @_run.register
+    def _select(self, statement: st.Select, parameters: Any) -> Result:
+        bound = self._bind(statement.query, statement, parameters)
+        self.lake.catalog.pin(bound.snapshot)
+
+        def release() -> None:
+            self.lake.catalog.unpin(bound.snapshot)
+
+        try:
+            rows = query.run(self.spark, bound, self.relations, parameters)
+        except BaseException:
+            release()
+            raise
+        return Result("SELECT", rows=rows, release=release, session=self.spark.session)
+
+    @_run.register
+    def _create_table(self, statement: st.CreateTable, parameters: Any) -> Result:
+        self._refuse_in_transaction("CREATE TABLE")
+        define.check_name(statement.name)
+        existing = self._tables().get(statement.name.text.lower())
+        if existing is not None and statement.if_not_exists:
+            return Result("CREATE TABLE")
+        if existing is not None and not (statement.or_replace and existing.kind is ObjectKind.TABLE):
+            raise define.duplicate(statement.name, existing)
+        rows = None
+        columns = statement.columns
+        if statement.as_query is not None:
+            rows = self._rows(statement.as_query, statement, parameters)
+            columns = tuple(Column(f.name, _stored(f)) for f in rows.schema())
+        wanted = tables.provisional(
+            statement.name.text, ObjectKind.TABLE, define.schema(columns), None, statement.comment
+        )
+        written = [] if rows is None else self._write_frame(wanted, rows, wanted.schema.names)
+        self._create(statement, wanted, written)
+        return Result("CREATE TABLE" if rows is None else f"CREATE TABLE {sum(s.rows for s in written)}")
+
+    @_run.register
+    def _create_stream(self, statement: st.CreateStream, _: Any) -> Result:
+        self._refuse_in_transaction("CREATE STREAM")
+        define.check_name(statement.name)
+        existing = self._tables().get(statement.name.text.lower())
+        if existing is not None:
+            if statement.if_not_exists:
+                return Result("CREATE STREAM")
+            raise define.duplicate(statement.name, existing)
+        schema, time = define.stream(statement)
+        name = statement.name.text
+        self._create(statement, tables.provisional(name, ObjectKind.STREAM, schema, time, statement.comment))
+        return Result("CREATE STREAM")
+
+    def _create(
+        self,
+        statement: st.CreateTable | st.CreateStream,
+        wanted: TableInfo,
+        written: Sequence[Segment] = (),
+    ) -> None:
+        """Make a table, with its first rows if it has any, in one commit."""
+        replaces = isinstance(statement, st.CreateTable) and statement.or_replace
+
+        def work(commit: Commit) -> None:
+            existing = self.lake.catalog.tables(commit.base).get(wanted.name.lower())
+            if existing is not None:
+                if not replaces:
+                    raise define.duplicate(statement.name, existing)
+                tables.drop(commit, existing)
+            made = tables.create(commit, wanted)
+            if written:
+                files.add(commit, made, written)
+
+        try:
+            self.lake.catalog.commit(work)
+        except BaseException:
+            remove(self.lake.folder(wanted), written)
+            raise
+        self.lake.committed([])
+
+    def _drop(self, table: TableInfo) -> None:
+        self.lake.catalog.commit(lambda commit: tables.drop(commit, table))
+        self.lake.committed([])
+
+    @_run.register
+    def _drop_object(self, statement: st.Drop, _: Any) -> Result:
+        status = f"DROP {statement.kind.value.upper()}"
+        if statement.kind not in (ObjectKind.TABLE, ObjectKind.STREAM):
+            if statement.name.text.lower() in self._tables():
+                self._target(statement.name, statement.kind)
+            raise not_supported_yet(statement)
+        self._refuse_in_transaction("DROP")
+        if statement.if_exists and statement.name.text.lower() not in self._tables():
+            return Result(status)
+        self._drop(self._target(statement.name, statement.kind))
+        return Result(status)
+
+    @_run.register
+    def _insert(self, statement: st.Insert, parameters: Any) -> Result:
+        table = self._target(statement.table, ObjectKind.TABLE, ObjectKind.STREAM)
+        if statement.overwrite and table.kind is not ObjectKind.TABLE:
+            raise StatementError(
+                Condition.WRONG_KIND,
+                f"{table.name!r} is a stream, and a stream cannot be overwritten",
+                hint="Use INSERT INTO.",
+                span=statement.table.span,
+            )
+        names = self._insert_columns(table, statement.columns)
+        if isinstance(statement.source, st.Values) and not statement.overwrite:
+            target = self._convert_target(table, names)
+            found = literals.rows(statement.source.rows, target, parameters)
+            if found is not None:
+                return Result(f"INSERT {self.insert_arrow(table, convert.to_arrow(found, target))}")
+        source = statement.source.query if isinstance(statement.source, st.Values) else statement.source
+        rows = self._rows(source, statement, parameters)
+        if statement.overwrite:
+            count = self._change(table, lambda t: t.clear(table) * 0 + self._write(t, table, rows, names))
+        else:
+            count = self._insert_frame(table, rows, names)
+        return Result(f"INSERT {count}")
+
+    def _insert_columns(self, table: TableInfo, given: tuple[st.Name, ...]) -> tuple[str, ...]:
+        if not given:
+            return insertable(table)
+        names = [column(table, name) for name in given]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise StatementError(
+                    Condition.DUPLICATE_COLUMN, f"column {name!r} is named twice", span=given[i].span
+                )
+            if table.time is not None and table.time.is_arrival and name == table.time.column:
+                raise StatementError(
+                    Condition.RESERVED_NAME,
+                    f"{name!r} is stamped on arrival and cannot be inserted",
+                    hint="Leave it out, or declare a time column of your own with TIMESTAMP BY.",
+                    span=given[i].span,
+                )
+        return tuple(names)
+
+    def _convert_target(self, table: TableInfo, names: Sequence[str]) -> convert.Target:
+        return convert.Target(table.name, table.schema, table.schema.select(names).columns)
+
+    def insert_arrow(self, table: TableInfo, data: pa.Table) -> int:
+        """Insert rows that already have the table's schema; durable when this returns."""
+        if not data.num_rows:
+            return 0
+        with self.changes() as transaction:
+            return transaction.append(table, self._stamped(table, data))
+
+    def _stamped(self, table: TableInfo, data: pa.Table) -> pa.Table:
+        if table.time is None or not table.time.is_arrival:
+            return data
+        now = pa.array([self.lake.clock.now()] * data.num_rows, TIMESTAMP)
+        place = table.schema.names.index(table.time.column)
+        return data.set_column(place, data.schema.field(place), now)
+
+    def _insert_frame(self, table: TableInfo, rows: query.Rows, names: Sequence[str]) -> int:
+        with self.changes() as transaction:
+            return self._write(transaction, table, rows, names)
+
+    def _write(self, transaction: Transaction, table: TableInfo, rows: query.Rows, names: Sequence[str]) -> int:
+        return transaction.append_segments(table, self._write_frame(table, rows, names))
+
+    def _write_frame(self, table: TableInfo, rows: query.Rows, names: Sequence[str]) -> list[Segment]:
+        with translated(rows.splice):
+            frame = assign.assigned(rows.frame, table, names)
+            if table.time is not None and table.time.is_arrival:
+                frame = assign.with_constant(frame, table.time.column, self.lake.clock.now())
+        return write_rows(frame, table, self.lake.folder(table), rows.splice)
+
+    def insert(self, name: str, data: Any) -> int:
+        """`Database.insert`: rows in any form into a table or stream."""
+        table = self._target(st.Name(name), ObjectKind.TABLE, ObjectKind.STREAM)
+        names = insertable(table)
+        if type(data).__module__.startswith("pyspark."):
+            names = tuple(column(table, st.Name(n)) for n in data.columns)
+            return self._insert_frame(table, query.Rows(data), names)
+        return self.insert_arrow(table, convert.to_arrow(data, self._convert_target(table, names)))
+
+    @_run.register
+    def _delete(self, statement: st.Delete, parameters: Any) -> Result:
+        table = self._target(statement.table, ObjectKind.TABLE)
+        if statement.where is None:
+            return Result(f"DELETE {self._change(table, lambda t: t.clear(table))}")
+        where = statement.where
+        return Result(f"DELETE {self._mutate(table, statement, where, parameters)}")
+
+    @_run.register
+    def _update(self, statement: st.Update, parameters: Any) -> Result:
+        table = self._target(statement.table, ObjectKind.TABLE)
+        names = [column(table, name) for name, _ in statement.assignments]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                span = statement.assignments[i][0].span
+                raise StatementError(Condition.DUPLICATE_COLUMN, f"column {name!r} is set twice", span=span)
+        where = statement.where or st.Query("true", ())
+        assignments = [(n, e) for n, (_, e) in zip(names, statement.assignments, strict=True)]
+        return Result(f"UPDATE {self._mutate(table, statement, where, parameters, assignments)}")
+
+    def _mutate(
+        self,
+        table: TableInfo,
+        statement: st.Delete | st.Update,
+        where: st.Query,
+        parameters: Mapping[str, Any],
+        assignments: Sequence[tuple[str, st.Query]] = (),
+    ) -> int:
+        alias = statement.alias or table.name
+
+        def work(transaction: Transaction) -> int:
+            transaction.materialise(table)
+            reader = Reader(self.lake, transaction)
+            comparisons: Sequence[Comparison] = ()
+            if where.tree is not None:
+                comparisons = tuple(
+                    compare.of_predicate(where.tree, alias.lower(), table.schema, True, parameters)
+                )
+            scan = transaction.scan(table, comparisons)
+            mutation = Mutation(self.spark, self.relations, self.lake, parameters)
+            condition = mutation.condition(bind(where, reader, statement.text, parameters), alias)
+            if assignments:
+                new = [(n, bind(e, reader, statement.text, parameters)) for n, e in assignments]
+                change = mutation.update(scan, condition, new)
+            else:
+                change = mutation.delete(scan, condition)
+            transaction.replace(table, change.gone, change.survivors)
+            return change.rows
+
+        return self._change(table, work)
+
+    @_run.register
+    def _truncate(self, statement: st.Truncate, _: Any) -> Result:
+        table = self._target(statement.table, ObjectKind.TABLE)
+        return Result(f"TRUNCATE {self._change(table, lambda t: t.clear(table))}")
+
+    @_run.register
+    def _copy_from(self, statement: st.CopyFrom, _: Any) -> Result:
+        table = self._target(statement.table, ObjectKind.TABLE, ObjectKind.STREAM)
+        names = self._insert_columns(table, statement.columns)
+        try:
+            paths = copy_from.files_of(statement.path)
+        except MillstreamError as error:
+            error.span = statement.path_span
+            raise
+        copy = copy_from.Copy(self._convert_target(table, names), statement.options, self.listener)
+        with self.changes() as transaction:
+            parts = (self._stamped(table, part) for part in copy.tables(paths))
+            count = transaction.append_all(table, parts)
+        skipped = f" (skipped {copy.skipped})" if copy.skipped else ""
+        return Result(f"COPY{skipped} {count}")
+
+    @_run.register
+    def _copy_to(self, statement: st.CopyTo, parameters: Any) -> Result:
+        rows = self._rows(statement.query, statement, parameters)
+        try:
+            return Result(f"COPY {copy_to(rows, statement.path, statement.options)}")
+        except MillstreamError as error:
+            error.span = error.span or statement.path_span
+            raise
+
+    @_run.register
+    def _advance(self, statement: st.Advance, _: Any) -> Result:
+        stream = self._target(statement.stream, ObjectKind.STREAM)
+        try:
+            self.advance(stream.name, statement.to)
+        except MillstreamError as error:
+            error.span = error.span or statement.to_span
+            raise
+        return Result("ADVANCE")
+
+    def advance(self, name: str, to: int | str | datetime) -> None:
+        """No row older than `to` will come: move the stream's watermark on."""
+        stream = self._target(st.Name(name), ObjectKind.STREAM)
+        time, delay = define.time_value(stream, to)
+
+        def work(commit: Commit) -> None:
+            state = streams.state_of(commit, stream.id)
+            define.check_forward(stream, state.watermark(delay), time)
+            streams.save(commit, stream.id, define.advanced(state, time))
+            commit.changed(f"millstream_advanced:{stream.id}")
+
+        self.lake.catalog.commit(work)
+
+    @_run.register
+    def _begin(self, _: st.Begin, __: Any) -> Result:
+        if self._transaction is not None:
+            raise StatementError(
+                Condition.TRANSACTION_STATE,
+                "a transaction is open already",
+                hint="COMMIT or ROLLBACK it first.",
+            )
+        self._local.transaction = self.lake.transaction()
+        return Result("BEGIN")
+
+    @_run.register
+    def _commit(self, _: st.Commit, __: Any) -> Result:
+        self._end_transaction().commit()
+        return Result("COMMIT")
+
+    @_run.register
+    def _rollback(self, _: st.Rollback, __: Any) -> Result:
+        self._end_transaction().rollback()
+        return Result("ROLLBACK")
+
+    def _end_transaction(self) -> Transaction:
+        found = self._transaction
+        if found is None:
+            raise StatementError(Condition.TRANSACTION_STATE, "no transaction is open", hint="BEGIN starts one.")
+        self._local.transaction = None
+        return found
+
+    @_run.register
+    def _show(self, statement: st.Show, _: Any) -> Result:
+        return Result("SHOW", table=describe.show(statement, self.lake, self._tables(), self._jobs()))
+
+    def _jobs(self) -> list[tuple[str, int, int, str | None]]:
+        found = self.net.transitions if self.net is not None else ()
+        return [(t.name, t.place.tokens, t.fired, str(t.failure) if t.failure else None) for t in found]
+
+    @_run.register
+    def _describe(self, statement: st.Describe, parameters: Any) -> Result:
+        if statement.query is not None:
+            rows = self._rows(statement.query, statement, parameters)
+            return Result("DESCRIBE", table=describe.columns_of(rows.schema()))
+        if statement.name is None:
+            raise not_supported_yet(statement)
+        table = find_named(statement.name, self._tables())
+        return Result("DESCRIBE", table=describe.table(table, self.lake, extended=statement.extended))
+
+    @_run.register
+    def _explain(self, statement: st.Explain, parameters: Any) -> Result:
+        if statement.query is None or statement.mode in (st.ExplainMode.INCREMENTAL, st.ExplainMode.SHARED):
+            if statement.name is not None:
+                find_named(statement.name, self._tables())
+            raise not_supported_yet(statement)
+        bound = self._bind(statement.query, statement, parameters)
+        if statement.mode is not st.ExplainMode.SPARK:
+            return Result("EXPLAIN", table=explain.as_table(explain.logical(bound)))
+        rows = query.run(self.spark, bound, self.relations, parameters, prefix="EXPLAIN FORMATTED ")
+        text = rows.splice.restore_names(rows.to_arrow().column(0)[0].as_py())
+        return Result("EXPLAIN", table=explain.as_table(text))
+
+    @_run.register
+    def _set(self, statement: st.SetOption, _: Any) -> Result:
+        raise StatementError(
+            Condition.UNKNOWN_OPTION,
+            f"no setting {statement.name.text!r}",
+            hint=did_you_mean(statement.name.text, SETTINGS) or "SHOW SETTINGS lists the settings.",
+            span=statement.name.span,
+        )
+
+    def close(self) -> None:
+        if self._transaction is not None:
+            self._end_transaction().rollback()
+        self.relations.close()
+
+
+SETTINGS: tuple[str, ...] = ()
+
+
+def insertable(table: TableInfo) -> tuple[str, ...]:
+    """The columns that an insert without a column list fills."""
+    if table.time is not None and table.time.is_arrival:
+        return tuple(n for n in table.schema.names if n != table.time.column)
+    return table.schema.names
+
+
+def _stored(field: pa.Field) -> pa.DataType:
+    try:
+        return normal_type(field.type)
+    except ValueError as error:
+        raise StatementError(
+            Condition.UNKNOWN_TYPE,
+            f"column {field.name!r} has a type that cannot be stored: {field.type}",
+            hint="Convert it with CAST in the query.",
+        ) from error
+
+
+LATER: dict[type[st.Statement], tuple[str, int]] = {
+    st.CreateStreamingTable: ("streaming tables", 2),
+    st.CreateIndex: ("indices", 2),
+    st.AlterTable: ("ALTER", 2),
+    st.CreateView: ("views", 3),
+    st.RefreshView: ("continuous views", 3),
+    st.CreateContinuousQuery: ("continuous queries", 4),
+    st.CreateStreamingView: ("streaming views", 4),
+    st.Subscribe: ("subscriptions", 4),
+    st.Pause: ("continuous queries", 4),
+    st.Resume: ("continuous queries", 4),
+    st.CreateReceptor: ("receptors", 7),
+}
+LATER_KINDS = {
+    ObjectKind.STREAMING_TABLE: 2,
+    ObjectKind.INDEX: 2,
+    ObjectKind.VIEW: 3,
+    ObjectKind.CONTINUOUS_VIEW: 3,
+    ObjectKind.CONTINUOUS_QUERY: 4,
+    ObjectKind.STREAMING_VIEW: 4,
+    ObjectKind.RECEPTOR: 7,
+    ObjectKind.EMITTER: 7,
+}
+
+
+def not_supported_yet(statement: st.Statement) -> StatementError:
+    """The answer to a statement that parses today and runs in a later part."""
+    what, part = LATER.get(type(statement), (type(statement).__name__, 4))
+    if isinstance(statement, st.Drop):
+        what, part = f"{statement.kind.value} objects", LATER_KINDS.get(statement.kind, 4)
+    if isinstance(statement, st.Explain):
+        what, part = f"EXPLAIN {statement.mode or 'of a name'}", 3
+    return StatementError(
+        Condition.NOT_SUPPORTED_YET,
+        f"{what} are not built yet" if what[-1] == "s" else f"{what} is not built yet",
+        detail=f"The statement is understood; it comes with part {part} of the road map.",
+        hint="Tables and streams, INSERT, COPY, UPDATE, DELETE and all of Spark's SELECT work today.",
+    )

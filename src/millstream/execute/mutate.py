@@ -1,0 +1,135 @@
+"""DELETE and UPDATE on Spark: find the files that hold matching rows, rewrite those, keep row ids.
+
+Two jobs however many rows: one counts the matches in each file, one writes what remains. Files
+without a match are untouched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from millstream.execute import assign, query, write
+from millstream.execute.failures import Splice, translated
+from millstream.execute.relation import FILE, POSITION
+from millstream.execute.types import spark_type
+from millstream.schema import ROW_ID_COLUMN, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from millstream.catalog.records import DataFile, Segment, TableInfo
+    from millstream.execute.relation import Relations
+    from millstream.execute.session import Spark
+    from millstream.plan.bind import BoundQuery
+    from millstream.storage.lake import Lake
+    from millstream.storage.scan import Scan
+
+
+@dataclass(frozen=True)
+class Change:
+    """What came of it: how many rows matched, which files go, what is written in their place."""
+
+    rows: int
+    gone: tuple[DataFile, ...] = ()
+    survivors: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A predicate for Spark, as text over the table's columns; `alias` is how it calls the table."""
+
+    text: str
+    alias: str
+    splice: Splice
+
+
+class Mutation:
+    """A DELETE or UPDATE on one table, within one transaction's view of it."""
+
+    def __init__(self, spark: Spark, relations: Relations, lake: Lake, parameters: Mapping[str, Any]) -> None:
+        self._spark = spark
+        self._relations = relations
+        self._lake = lake
+        self._parameters = dict(parameters)
+
+    def _session(self) -> SparkSession:
+        with translated():
+            return self._spark.session()
+
+    def condition(self, where: BoundQuery, alias: str) -> Condition:
+        prepared = query.prepare(where, self._relations)
+        return Condition(f"({prepared.text})", alias, prepared.splice)
+
+    def delete(self, scan: Scan, where: Condition) -> Change:
+        """Remove the rows for which the predicate is true."""
+        names = ", ".join(quote(n) for n in scan.table.schema.names)
+        return self._change(scan, where, names, f"WHERE NOT coalesce({where.text}, false)", where.splice)
+
+    def update(self, scan: Scan, where: Condition, assignments: Sequence[tuple[str, BoundQuery]]) -> Change:
+        """Give columns new values in the rows for which the predicate is true."""
+        splice = where.splice
+        new: dict[str, str] = {}
+        for column, expression in assignments:
+            prepared = query.prepare(expression, self._relations)
+            splice = prepared.splice
+            self._check_type(scan, where.alias, column, prepared)
+            new[column] = f"({prepared.text})"
+        columns = ", ".join(
+            f"CASE WHEN coalesce({where.text}, false)"
+            f" THEN CAST({new[c.name]} AS {spark_type(c.type).simpleString()})"
+            f" ELSE {quote(c.name)} END AS {quote(c.name)}"
+            if c.name in new
+            else quote(c.name)
+            for c in scan.table.schema.columns
+        )
+        return self._change(scan, where, columns, "", replace(splice, pieces=(), text=None))
+
+    def _check_type(self, scan: Scan, alias: str, column: str, prepared: query.Prepared) -> None:
+        empty = self._relations.of(replace(scan, files=(), inlined=None, inlined_ids=None))
+        with translated(prepared.splice):
+            frame = self._session().sql(
+                f"SELECT {prepared.text} FROM {empty.name} AS {quote(alias)}", args=self._parameters or None
+            )
+            given = frame.schema[0].dataType
+        known = scan.table.schema.get(column)
+        if known is not None and not assign.assignable(given, spark_type(known.type)):
+            raise assign.mismatch(known, given.simpleString().upper())
+
+    def _change(self, scan: Scan, where: Condition, columns: str, keep: str, splice: Splice) -> Change:
+        counts = self._matches(scan, where)
+        gone = tuple(f for f in scan.files if f.path in counts)
+        survivors: list[Segment] = []
+        for part, is_new in ((True, False), (False, True)):
+            files = tuple(f for f in gone if (f.id >= 0) == part)
+            if files:
+                survivors += self._rewrite(replace(scan, files=files), where, columns, keep, is_new, splice)
+        return Change(sum(counts.values()), gone, tuple(survivors))
+
+    def _matches(self, scan: Scan, where: Condition) -> dict[str, int]:
+        if not scan.files:
+            return {}
+        with translated(where.splice):
+            relation = self._relations.with_positions(scan)
+            found = self._session().sql(
+                f"SELECT {FILE}, count(*) AS matches FROM {relation.name} AS {quote(where.alias)}"
+                f" WHERE {where.text} GROUP BY {FILE}",
+                args=self._parameters or None,
+            )
+            return {row[FILE]: row["matches"] for row in found.toArrow().to_pylist()}
+
+    def _rewrite(
+        self, scan: Scan, where: Condition, columns: str, keep: str, is_new: bool, splice: Splice
+    ) -> list[Segment]:
+        table: TableInfo = scan.table
+        with translated(splice):
+            relation = self._relations.with_positions(scan)
+            frame = self._session().sql(
+                f"SELECT {columns}, {ROW_ID_COLUMN}, {FILE}, {POSITION}"
+                f" FROM {relation.name} AS {quote(where.alias)} {keep}",
+                args=self._parameters or None,
+            )
+        starts = None if is_new else {f.path: f.row_id_start for f in scan.files}
+        return write.rewrite_rows(frame, table, self._lake.folder(table), starts, splice)

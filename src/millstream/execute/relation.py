@@ -1,0 +1,127 @@
+"""A scan → a Spark data frame under a temporary name.
+
+Files are read as they are; inlined rows are handed over as one more Parquet file, written to the
+scratch folder (reading Parquet beats `createDataFrame`, see design §5). Equal scans share one
+relation; when the last user lets go of it, its view and scratch file go too.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812
+
+from millstream.execute.types import spark_schema
+from millstream.schema import ROW_ID_COLUMN
+from millstream.storage.segment import storage_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millstream.execute.session import Spark
+    from millstream.storage.lake import Lake
+    from millstream.storage.scan import Scan
+
+KEPT = 64
+FILE, POSITION = "__file", "__position"
+
+
+class Relation:
+    """A temporary view over one scan; lives as long as somebody holds it."""
+
+    def __init__(self, session: SparkSession, frame: DataFrame, scan: Scan, scratch: Path | None) -> None:
+        self.name = f"ms_{uuid.uuid4().hex}"
+        self.scan = scan
+        frame.createOrReplaceTempView(self.name)
+        self._finalizer = weakref.finalize(self, _forget, session, self.name, scratch)
+
+    def forget(self) -> None:
+        self._finalizer()
+
+
+def _forget(session: SparkSession, name: str, scratch: Path | None) -> None:
+    if scratch is not None:
+        scratch.unlink(missing_ok=True)
+    try:
+        session.catalog.dropTempView(name)
+    except Exception:
+        # Spark may be gone already, at exit; then so is the view.
+        return
+
+
+class Relations:
+    """Makes relations, and keeps the most recently used ones."""
+
+    def __init__(self, spark: Spark, lake: Lake) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._recent: OrderedDict[tuple[object, ...], Relation] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, scan: Scan) -> Relation:
+        """The relation of a scan, shared with equal scans."""
+        key = _key(scan)
+        with self._lock:
+            known = self._recent.get(key)
+            if known is not None:
+                self._recent.move_to_end(key)
+                return known
+        made = self._make(scan)
+        with self._lock:
+            self._recent[key] = made
+            while len(self._recent) > KEPT:
+                self._recent.popitem(last=False)
+        return made
+
+    def with_positions(self, scan: Scan) -> Relation:
+        """A relation whose rows also tell their file, their position in it and their stored row id."""
+        session = self._spark.session()
+        schema = spark_schema(scan.table.schema.arrow.append(pa.field(ROW_ID_COLUMN, pa.int64())))
+        paths = self._paths(scan)
+        frame = session.read.schema(schema).parquet(*paths)
+        names = [F.col(f"`{n.replace('`', '``')}`") for n in (*scan.table.schema.names, ROW_ID_COLUMN)]
+        frame = frame.select(
+            *names, F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(POSITION)
+        )
+        return Relation(session, frame, scan, None)
+
+    def _make(self, scan: Scan) -> Relation:
+        session = self._spark.session()
+        scratch = self._write_scratch(scan.inlined) if scan.inlined is not None else None
+        paths = self._paths(scan) + ([str(scratch)] if scratch else [])
+        schema = spark_schema(scan.table.schema.arrow)
+        frame = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+        return Relation(session, frame, scan, scratch)
+
+    def _paths(self, scan: Scan) -> list[str]:
+        folder = self._lake.folder(scan.table)
+        return [str(folder / f.path) for f in scan.files]
+
+    def _write_scratch(self, rows: pa.Table) -> Path:
+        path = self._lake.scratch / f"{uuid.uuid4()}.parquet"
+        with storage_errors():
+            pq.write_table(rows, path, write_statistics=False)
+        return path
+
+    def close(self) -> None:
+        with self._lock:
+            for relation in self._recent.values():
+                relation.forget()
+            self._recent.clear()
+
+
+def _key(scan: Scan) -> tuple[object, ...]:
+    ids = scan.inlined_ids
+    inlined: object = None
+    if ids is not None:
+        # Staged rows of a transaction have no ids yet, so nothing may be shared with them.
+        inlined = uuid.uuid4() if ids[-1].as_py() < 0 else (ids[0].as_py(), ids[-1].as_py(), len(ids))
+    return (scan.table.id, scan.table.schema_version, inlined, *(f.path for f in scan.files))

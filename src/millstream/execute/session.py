@@ -1,0 +1,132 @@
+"""Spark, started when first needed and set up the way every fragment expects it.
+
+One session for each process: databases opened in one process share it. A session that the user
+brings is used through a session of its own where Spark allows that, so that our settings and
+temporary views stay ours.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from millstream.errors import Condition, MachineError
+from millstream.execute import java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+SETTINGS: dict[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.pyspark.plotting.max_rows": "1000",
+    "spark.sql.caseSensitive": "false",
+}
+STARTUP: dict[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "4g",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.python.worker.reuse": "true",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
+
+
+class Spark:
+    """The Spark behind a database; `session()` starts it on first use."""
+
+    def __init__(
+        self,
+        given: SparkSession | None = None,
+        master: str | None = None,
+        on_start: Callable[[], None] | None = None,
+    ) -> None:
+        self._given = given
+        self._master = master or "local[*]"
+        self._on_start = on_start
+        self._session: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def started(self) -> bool:
+        return self._session is not None
+
+    def session(self) -> SparkSession:
+        with self._lock:
+            if self._session is None:
+                self._session = self._start()
+            return self._session
+
+    def cancel(self) -> None:
+        """Stop all running jobs of this Spark; their statements end with an error."""
+        session = self.session()
+        interrupt = getattr(session, "interruptAll", None)
+        if type(session).__module__.startswith("pyspark.sql.connect") and interrupt is not None:
+            interrupt()
+        else:
+            session.sparkContext.cancelAllJobs()
+
+    def _start(self) -> SparkSession:
+        for name in SPARK_LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if self._given is None and self._on_start is not None:
+            self._on_start()
+        session = own_session(self._given) if self._given is not None else start(self._master)
+        for key, value in SETTINGS.items():
+            session.conf.set(key, value)
+        return session
+
+
+def own_session(given: SparkSession) -> SparkSession:
+    """A session beside the user's, where their Spark can make one (Spark Connect cannot)."""
+    new_session = getattr(given, "newSession", None)
+    if new_session is None or type(given).__module__.startswith("pyspark.sql.connect"):
+        return given
+    return new_session()  # type: ignore[no-any-return]
+
+
+def start(master: str) -> SparkSession:
+    """A Spark of our own, quiet, with workers that run this Python."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.appName("Millstream")
+    if master.startswith("sc://"):
+        return builder.remote(master).getOrCreate()  # type: ignore[no-any-return]
+    if home := java.find():
+        os.environ["JAVA_HOME"] = home
+    builder = builder.master(master)
+    for key, value in (STARTUP | quiet_logging()).items():
+        builder = builder.config(key, value)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        raise MachineError(
+            Condition.SPARK_FAILED,
+            f"Spark did not start on {master!r}",
+            detail=str(error).splitlines()[0],
+            hint="Check the master's address and that `java -version` works.",
+        ) from error
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def quiet_logging() -> dict[str, str]:
+    """Settings that keep the JVM's log off the user's terminal from its first line on."""
+    path = resources.files("millstream.execute").joinpath("log4j2.properties")
+    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{path}"}

@@ -1,0 +1,122 @@
+"""A data frame → segments, written by Spark's tasks: only their records come back to the driver.
+
+Files carry the job's token; what a failed or repeated attempt left behind is removed when the job is
+over, so only what is returned exists.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millstream.execute.failures import NO_SPLICE, Splice, translated
+from millstream.execute.relation import FILE, POSITION
+from millstream.schema import ROW_ID_COLUMN
+from millstream.storage import constraints, segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+
+    from millstream.catalog.records import Segment, TableInfo
+
+RECORD = "partition INT, number INT, segment BINARY"
+RECORD_SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("segment", pa.binary())])
+
+
+def write_rows(frame: DataFrame, table: TableInfo, folder: Path, splice: Splice = NO_SPLICE) -> list[Segment]:
+    """Write a frame whose columns are the table's, in partition order."""
+    token = uuid.uuid4().hex[:12]
+
+    def write(part: pa.Table) -> Segment:
+        return segment.write(folder, table, part, token=token)
+
+    return _run(frame, table, folder, token, write, splice)
+
+
+def rewrite_rows(
+    frame: DataFrame,
+    table: TableInfo,
+    folder: Path,
+    first_ids: Mapping[str, int] | None,
+    splice: Splice = NO_SPLICE,
+) -> list[Segment]:
+    """Write rows that existed before, under the row ids they had (none if `first_ids` is None).
+
+    The frame has the table's columns, then the stored row id, the file and the position in it.
+    """
+    token = uuid.uuid4().hex[:12]
+    starts = None if first_ids is None else dict(first_ids)
+
+    def write(part: pa.Table) -> Segment:
+        data = part.select(table.schema.names)
+        if starts is None:
+            return segment.write(folder, table, data, token=token)
+        ids = _row_ids(part, starts)
+        order = pa.compute.sort_indices(ids)
+        return segment.write(folder, table, data.take(order), ids.take(order), token=token)
+
+    return _run(frame, table, folder, token, write, splice)
+
+
+def _row_ids(part: pa.Table, starts: Mapping[str, int]) -> pa.Array:
+    files = part.column(FILE).combine_chunks().dictionary_encode()
+    first = pa.array([starts[name] for name in files.dictionary.to_pylist()], pa.int64())
+    counted = pa.compute.add(first.take(files.indices), part.column(POSITION).combine_chunks())
+    return pa.compute.coalesce(part.column(ROW_ID_COLUMN).combine_chunks(), counted)
+
+
+def _run(
+    frame: DataFrame,
+    table: TableInfo,
+    folder: Path,
+    token: str,
+    write: Callable[[pa.Table], Segment],
+    splice: Splice,
+) -> list[Segment]:
+    written: list[Segment] = []
+    try:
+        with translated(splice):
+            records = frame.mapInArrow(_task(table, write), RECORD).toArrow()
+        rows = sorted(records.to_pylist(), key=lambda r: (r["partition"], r["number"]))
+        written = [pickle.loads(r["segment"]) for r in rows]
+    finally:
+        kept = {s.path for s in written}
+        for file in folder.glob(f"{token}-*"):
+            if file.name not in kept:
+                file.unlink(missing_ok=True)
+    if written:
+        segment.sync_folder(folder)
+    return written
+
+
+def _task(
+    table: TableInfo, write: Callable[[pa.Table], Segment]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = context.partitionId() if context else 0
+        for number, part in enumerate(segment.regrouped(_normal(table, b) for b in batches)):
+            payload = pickle.dumps(write(part))
+            yield pa.RecordBatch.from_pylist(
+                [{"partition": partition, "number": number, "segment": payload}], schema=RECORD_SCHEMA
+            )
+
+    return task
+
+
+def _normal(table: TableInfo, batch: pa.RecordBatch) -> pa.Table:
+    data = pa.Table.from_batches([batch])
+    count = len(table.schema.columns)
+    own = data.select(range(count)).rename_columns(list(table.schema.names)).cast(table.schema.arrow)
+    own = constraints.checked(table, own)
+    for extra in data.schema.names[count:]:
+        own = own.append_column(extra, data.column(extra))
+    return own

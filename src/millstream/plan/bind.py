@@ -1,0 +1,162 @@
+"""A parsed query at a snapshot → a bound query: every table known, every scan pruned.
+
+Refuses names that do not exist (with the nearest that do), streams (they have no past to read), and
+windows on anything a one-time query can see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millstream.errors import Condition, StatementError, did_you_mean
+from millstream.plan import compare
+from millstream.schema import ObjectKind, quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.sql.statements import AsOf, Name, Query, TableReference
+    from millstream.storage.prune import Comparison
+    from millstream.storage.scan import Scan
+
+
+class Source(Protocol):
+    """Where a query's tables come from: the database at a snapshot, or an open transaction."""
+
+    def snapshot(self, version: int | None = None, time: datetime | None = None) -> Snapshot: ...
+
+    def tables(self, snapshot: Snapshot) -> Mapping[str, TableInfo]: ...
+
+    def scan(self, table: TableInfo, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> Scan: ...
+
+
+@dataclass(frozen=True)
+class BoundTable:
+    """A table reference and what it reads."""
+
+    reference: TableReference
+    scan: Scan
+
+
+@dataclass(frozen=True)
+class BoundQuery:
+    """A query whose every table is known. `text` and spans are the query's own, at `offset`."""
+
+    text: str
+    tables: tuple[BoundTable, ...]
+    snapshot: Snapshot
+    statement_text: str
+    offset: int = 0
+
+
+def bind(query: Query, source: Source, statement_text: str, parameters: Mapping[str, Any]) -> BoundQuery:
+    """Find the query's tables and prune what they read by the query's predicates."""
+    snapshot = source.snapshot()
+    if query.window is not None:
+        raise StatementError(
+            Condition.NOT_SUPPORTED_YET,
+            "windows are for continuous queries, which are not built yet",
+            span=query.window.span.shifted(query.offset),
+            text=statement_text,
+        )
+    found = [_resolve(r, source, snapshot, query, statement_text) for r in query.tables]
+    schemas = {i: table.schema for i, (_, table) in enumerate(found)}
+    comparisons = compare.of_query(query, schemas, parameters)
+    tables = tuple(
+        BoundTable(r, source.scan(table, at, comparisons.get(i, ())))
+        for i, (r, (at, table)) in enumerate(zip(query.tables, found, strict=True))
+    )
+    return BoundQuery(query.text, tables, snapshot, statement_text, query.offset)
+
+
+def _resolve(
+    reference: TableReference, source: Source, now: Snapshot, query: Query, text: str
+) -> tuple[Snapshot, TableInfo]:
+    span = reference.span.shifted(query.offset)
+    try:
+        snapshot = now if reference.as_of is None else _travel(reference.as_of, source)
+        table = find(reference.name, source.tables(snapshot))
+        _check_readable(reference, table)
+    except StatementError as error:
+        error.span = error.span or span
+        error.located_in(text)
+        raise
+    return snapshot, table
+
+
+def _travel(as_of: AsOf, source: Source) -> Snapshot:
+    if as_of.version is not None:
+        return source.snapshot(version=as_of.version)
+    try:
+        time = datetime.fromisoformat(as_of.timestamp or "")
+    except ValueError as error:
+        raise StatementError(
+            Condition.INVALID_ARGUMENT,
+            f"{as_of.timestamp!r} is not a timestamp",
+            hint="Write it as 'YYYY-MM-DD HH:MM:SS'.",
+        ) from error
+    return source.snapshot(time=time if time.tzinfo else time.replace(tzinfo=UTC))
+
+
+def find(name: str, tables: Mapping[str, TableInfo]) -> TableInfo:
+    """The table of that name, whatever its case; the error names the nearest."""
+    table = tables.get(name.lower())
+    if table is None:
+        known = [t.name for t in tables.values()]
+        raise StatementError(
+            Condition.UNKNOWN_TABLE,
+            f"no table, stream or view {name!r}",
+            hint=did_you_mean(name, known) or _what_there_is(known),
+        )
+    return table
+
+
+def _what_there_is(known: Iterable[str]) -> str:
+    names = sorted(known)[:8]
+    return f"There are {', '.join(names)}." if names else "The database is empty: CREATE TABLE makes a table."
+
+
+def find_named(name: Name, tables: Mapping[str, TableInfo]) -> TableInfo:
+    """`find`, with the name's position in the error."""
+    try:
+        return find(name.text, tables)
+    except StatementError as error:
+        error.span = name.span
+        raise
+
+
+def _check_readable(reference: TableReference, table: TableInfo) -> None:
+    if table.kind is ObjectKind.STREAM:
+        raise StatementError(
+            Condition.ONE_TIME_READ_OF_STREAM,
+            f"{table.name!r} is a stream, and a one-time query cannot read it",
+            detail="A stream drops its rows once every consumer has seen them.",
+            hint="Ask with a CONTINUOUS VIEW or a CONTINUOUS QUERY, or keep its rows in a STREAMING TABLE.",
+        )
+    if reference.window is not None:
+        raise StatementError(
+            Condition.WRONG_KIND,
+            f"{table.name!r} is a table, and a window needs a stream or a streaming table",
+            hint="Leave the window out, or use WHERE.",
+            span=None,
+        )
+
+
+def column(table: TableInfo, name: Name) -> str:
+    """The column's name as declared; the error suggests near ones."""
+    known = table.schema.get(name.text)
+    if known is None:
+        raise StatementError(
+            Condition.UNKNOWN_COLUMN,
+            f"no column {name.text!r} in {table.name!r}",
+            hint=did_you_mean(name.text, table.schema.names) or f"It has {', '.join(table.schema.names[:12])}.",
+            span=name.span,
+        )
+    return known.name
+
+
+def quoted(names: Iterable[str]) -> str:
+    return ", ".join(quote(n) for n in names)

@@ -1,0 +1,207 @@
+"""SHOW and DESCRIBE: the catalogue as rows. Starts no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.catalog import inlined, snapshots, streams
+from millstream.errors import Condition, StatementError
+from millstream.plan import define
+from millstream.plan.bind import find_named
+from millstream.schema import TIMESTAMP, ObjectKind, normal_type, quote_if_needed, sql_type
+from millstream.sql.statements import Show, ShowWhat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from millstream.catalog.records import TableInfo
+    from millstream.storage.lake import Lake
+
+    Tables = Mapping[str, TableInfo]
+    Jobs = Sequence[tuple[str, int, int, str | None]]
+
+TEXT, NUMBER = pa.string(), pa.int64()
+EMPTY_YET = (
+    ShowWhat.STREAMING_TABLES,
+    ShowWhat.VIEWS,
+    ShowWhat.QUERIES,
+    ShowWhat.INDEXES,
+    ShowWhat.RECEPTORS,
+    ShowWhat.EMITTERS,
+)
+
+
+def rows(names: Mapping[str, pa.DataType], values: Sequence[tuple[Any, ...]]) -> pa.Table:
+    columns = list(zip(*values, strict=True)) or [()] * len(names)
+    arrays = [pa.array(c, t) for c, t in zip(columns, names.values(), strict=True)]
+    return pa.table(arrays, names=list(names))
+
+
+def show(statement: Show, lake: Lake, tables: Tables, jobs: Jobs) -> pa.Table:
+    """The rows of a SHOW statement, filtered by its LIKE."""
+    found = _shown(statement, lake, tables, jobs)
+    if statement.like is None:
+        return found
+    matches = pa.compute.match_like(found.column(0), statement.like, ignore_case=True)
+    return found.filter(matches)
+
+
+def _shown(statement: Show, lake: Lake, tables: Tables, jobs: Jobs) -> pa.Table:
+    what = statement.what
+    if what in EMPTY_YET:
+        return rows({"name": TEXT}, [])
+    if what is ShowWhat.TABLES:
+        return _tables(lake, tables)
+    if what is ShowWhat.STREAMS:
+        return _streams(lake, tables)
+    if what is ShowWhat.SNAPSHOTS:
+        return _snapshots(lake)
+    if what is ShowWhat.SETTINGS:
+        return rows({"name": TEXT, "value": TEXT}, [])
+    if what is ShowWhat.JOBS:
+        return rows({"job": TEXT, "waiting": NUMBER, "runs": NUMBER, "failure": TEXT}, jobs)
+    of: dict[ShowWhat, Callable[[TableInfo, Lake], pa.Table]] = {
+        ShowWhat.COLUMNS: table,
+        ShowWhat.FILES: _files,
+        ShowWhat.CREATE: _create,
+    }
+    if what not in of or statement.of is None:
+        raise StatementError(
+            Condition.NOT_SUPPORTED_YET,
+            f"SHOW {what.value} is not built yet",
+            hint="SHOW TABLES, STREAMS, COLUMNS, SNAPSHOTS, FILES and JOBS work today.",
+        )
+    return of[what](find_named(statement.of, tables), lake)
+
+
+def _tables(lake: Lake, tables: Tables) -> pa.Table:
+    found = sorted((t for t in tables.values() if t.kind is ObjectKind.TABLE), key=lambda t: t.name.lower())
+    return rows(
+        {"name": TEXT, "kind": TEXT, "rows": NUMBER, "comment": TEXT},
+        [(t.name, t.kind.value, lake.catalog.table_stats(t).rows, t.comment) for t in found],
+    )
+
+
+def _streams(lake: Lake, tables: Tables) -> pa.Table:
+    found = sorted((t for t in tables.values() if t.kind is ObjectKind.STREAM), key=lambda t: t.name.lower())
+    return rows(
+        {
+            "name": TEXT,
+            "time": TEXT,
+            "watermark": TEXT,
+            "received": NUMBER,
+            "late": NUMBER,
+            "held": NUMBER,
+            "consumers": NUMBER,
+            "comment": TEXT,
+        },
+        [_stream(lake, t) for t in found],
+    )
+
+
+def _stream(lake: Lake, stream: TableInfo) -> tuple[Any, ...]:
+    assert stream.time is not None
+    with lake.catalog.read() as connection:
+        state = streams.load(connection, stream.id)
+        consumers = streams.consumers(connection, stream.id)
+    held = lake.catalog.table_stats(stream).next_row_id - state.dropped_to
+    mark = define.time_text(stream, state.watermark(stream.time.delay.amount))
+    return (
+        stream.name,
+        stream.time.column,
+        mark,
+        state.received_rows,
+        state.late_rows,
+        held,
+        len(consumers),
+        stream.comment,
+    )
+
+
+def _snapshots(lake: Lake) -> pa.Table:
+    with lake.catalog.read() as connection:
+        found = snapshots.every(connection)
+    return rows(
+        {"version": NUMBER, "time": TIMESTAMP, "changes": TEXT}, [(s.id, s.time, s.changes) for s in found]
+    )
+
+
+def _files(found: TableInfo, lake: Lake) -> pa.Table:
+    scan = lake.scan(found, lake.catalog.current)
+    listed = [(f.path, f.rows, f.bytes, f.row_id_start, f.begin_snapshot) for f in scan.files]
+    if scan.inlined is not None and scan.inlined_ids is not None:
+        listed.append(("(inlined in the catalogue)", scan.inlined.num_rows, 0, scan.inlined_ids[0].as_py(), 0))
+    names = {"file": TEXT, "rows": NUMBER, "bytes": NUMBER, "first_row_id": NUMBER, "since_version": NUMBER}
+    return rows(names, listed)
+
+
+def _create(found: TableInfo, _: Lake) -> pa.Table:
+    return rows({"statement": TEXT}, [(create_statement(found),)])
+
+
+def create_statement(found: TableInfo) -> str:
+    """The SQL that makes the same table or stream."""
+    arrival = found.time.column if found.time is not None and found.time.is_arrival else None
+    columns = [
+        f"  {quote_if_needed(c.name)} {c.sql_type}"
+        + ("" if c.nullable else " NOT NULL")
+        + (f" COMMENT {_quoted(c.comment)}" if c.comment else "")
+        for c in found.schema.columns
+        if c.name != arrival
+    ]
+    text = f"CREATE {found.kind.value.upper()} {quote_if_needed(found.name)} (\n" + ",\n".join(columns) + "\n)"
+    if found.time is not None and not found.time.is_arrival:
+        text += f" TIMESTAMP BY {quote_if_needed(found.time.column)}"
+        if found.time.delay.amount:
+            text += f" WATERMARK {found.time.delay.sql()}"
+    return text + (f" COMMENT {_quoted(found.comment)}" if found.comment else "")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def table(found: TableInfo, lake: Lake, *, extended: bool = False) -> pa.Table:
+    """The columns, and with `extended` what else is known."""
+    listed: list[tuple[str, str | None, bool | None, str | None]] = [
+        (c.name, c.sql_type, c.nullable, _role(found, c.name) or c.comment) for c in found.schema.columns
+    ]
+    if extended:
+        listed += [("", "", None, ""), *((k, v, None, None) for k, v in _details(found, lake))]
+    return rows({"column": TEXT, "type": TEXT, "nullable": pa.bool_(), "comment": TEXT}, listed)
+
+
+def _role(found: TableInfo, column: str) -> str | None:
+    if found.time is None or found.time.column != column:
+        return None
+    if found.time.is_arrival:
+        return "time of arrival"
+    return f"time, watermark {found.time.delay.sql()}" if found.time.delay.amount else "time"
+
+
+def _details(found: TableInfo, lake: Lake) -> list[tuple[str, str]]:
+    scan = lake.scan(found, lake.catalog.current)
+    with lake.catalog.read() as connection:
+        held = inlined.count(connection, found, lake.catalog.current.id) if found.inlined_table else 0
+    return [
+        ("kind", found.kind.value),
+        ("rows", str(scan.rows)),
+        ("files", str(len(scan.files))),
+        ("bytes", str(sum(f.bytes for f in scan.files))),
+        ("inlined rows", str(held)),
+        ("comment", found.comment or ""),
+    ]
+
+
+def columns_of(schema: pa.Schema) -> pa.Table:
+    """DESCRIBE QUERY: the columns that a query gives."""
+    return rows({"column": TEXT, "type": TEXT}, [(f.name, _type_text(f.type)) for f in schema])
+
+
+def _type_text(type_: pa.DataType) -> str:
+    try:
+        return sql_type(normal_type(type_))
+    except ValueError:
+        return str(type_).upper()
