@@ -18,27 +18,14 @@ if TYPE_CHECKING:
     from millstream.clock import Clock
     from tests.slt.runner import Database
 
-SETTINGS = {
-    "spark.driver.memory": "4g",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-
-
 @cache
 def shared_spark() -> SparkSession:
     """The session, started on the first call."""
-    from pyspark.sql import SparkSession
+    from millstream.execute.session import STARTUP, start
 
-    builder = SparkSession.builder.master("local[2]").appName("millstream-tests")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
     warehouse = f"{tempfile.gettempdir()}/millstream-warehouse"
-    session = builder.config("spark.sql.warehouse.dir", warehouse).getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.warehouse.dir": warehouse}
+    return start("local[2]", STARTUP | settings)
 
 
 def stop_spark() -> None:

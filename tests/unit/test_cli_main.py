@@ -244,7 +244,7 @@ def test_a_reader_that_goes_away_is_no_error_message():
         "import sys, pyarrow as pa\n"
         "import millstream.database\n"
         "from tests.unit.cli_fakes import FakeDatabase\n"
-        "table = pa.table({'n': range(200_000)})\n"
+        "table = pa.table({'n': range(20_000)})\n"
         "millstream.database.connect = lambda path, **_: FakeDatabase({'SELECT': table})\n"
         "from millstream.cli.main import main\n"
         "sys.exit(main(['sql', 'x', '-c', 'SELECT; SELECT', *sys.argv[1:]]))\n"

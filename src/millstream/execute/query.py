@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millstream.errors import Span
+from millstream.errors import Condition, Span, StatementError
 from millstream.execute.failures import NO_SPLICE, Splice, translated
 from millstream.schema import quote
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from millstream.execute.relation import Relation, Relations
     from millstream.execute.session import Spark
@@ -113,6 +113,22 @@ def run(
         session = spark.session()
         prepared = prepare(bound, relations)
     splice_ = prepared.splice
-    with translated(splice_):
-        frame = session.sql(prefix + prepared.text, args=dict(parameters) or None)
+    try:
+        with translated(splice_):
+            frame = session.sql(prefix + prepared.text, args=dict(parameters) or None)
+    except StatementError as error:
+        if error.condition is Condition.SYNTAX_ERROR:
+            _complain_in_own_words(session, bound)
+        raise
     return Rows(frame, splice_, prepared.relations)
+
+
+def _complain_in_own_words(session: SparkSession, bound: BoundQuery) -> None:
+    """Let Spark read the text as the user wrote it, so that its complaint names nothing of ours."""
+    moved = Splice(((0, 0, Span(0, bound.offset)),), (), bound.statement_text)
+    try:
+        with translated(moved):
+            session.sql(bound.text)
+    except StatementError as error:
+        if error.condition is Condition.SYNTAX_ERROR:
+            raise

@@ -95,10 +95,12 @@ class Relations:
 
     def _make(self, scan: Scan) -> Relation:
         session = self._spark.session()
-        scratch = self._write_scratch(scan.inlined) if scan.inlined is not None else None
-        paths = self._paths(scan) + ([str(scratch)] if scratch else [])
-        schema = spark_schema(scan.table.schema.arrow)
-        frame = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+        paths = self._paths(scan)
+        scratch = None
+        if scan.inlined is not None or not paths:
+            scratch = self._write_scratch(scan.inlined or scan.table.schema.arrow.empty_table())
+            paths.append(str(scratch))
+        frame = session.read.schema(spark_schema(scan.table.schema.arrow)).parquet(*paths)
         return Relation(session, frame, scan, scratch)
 
     def _paths(self, scan: Scan) -> list[str]:

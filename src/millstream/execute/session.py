@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import threading
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import Condition, MachineError
 from millstream.execute import java
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -98,9 +98,8 @@ def own_session(given: SparkSession) -> SparkSession:
     return new_session()  # type: ignore[no-any-return]
 
 
-def start(master: str) -> SparkSession:
-    """A Spark of our own, quiet, with workers that run this Python."""
-    from pyspark.errors import PySparkException
+def start(master: str, settings: Mapping[str, str] = STARTUP) -> SparkSession:
+    """A Spark of our own, with workers that run this Python; what its JVM prints goes to a log file."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -108,25 +107,31 @@ def start(master: str) -> SparkSession:
     builder: Any = SparkSession.builder.appName("Millstream")
     if master.startswith("sc://"):
         return builder.remote(master).getOrCreate()  # type: ignore[no-any-return]
-    if home := java.find():
-        os.environ["JAVA_HOME"] = home
-    builder = builder.master(master)
-    for key, value in (STARTUP | quiet_logging()).items():
-        builder = builder.config(key, value)
-    try:
-        session: SparkSession = builder.getOrCreate()
-    except (PySparkException, OSError, RuntimeError) as error:
-        raise MachineError(
-            Condition.SPARK_FAILED,
-            f"Spark did not start on {master!r}",
-            detail=str(error).splitlines()[0],
-            hint="Check the master's address and that `java -version` works.",
-        ) from error
+    if SparkSession.getActiveSession() is None:
+        _launch(master, settings)
+    session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
 
 
-def quiet_logging() -> dict[str, str]:
-    """Settings that keep the JVM's log off the user's terminal from its first line on."""
-    path = resources.files("millstream.execute").joinpath("log4j2.properties")
-    return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{path}"}
+def _launch(master: str, settings: Mapping[str, str]) -> None:
+    """Start the JVM and its Spark context, which `builder.getOrCreate` then finds."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+
+    if home := java.find():
+        os.environ["JAVA_HOME"] = home
+    conf = SparkConf().setMaster(master).setAppName("Millstream").setAll(list(settings.items()))
+    launch: Any = launch_gateway
+    with tempfile.NamedTemporaryFile("w", prefix="millstream-spark-", suffix=".log", delete=False) as log:
+        try:
+            SparkContext(conf=conf, gateway=launch(conf, {"stdout": log, "stderr": log}))
+        except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+            raise MachineError(
+                Condition.SPARK_FAILED,
+                f"Spark did not start on {master!r}",
+                detail=str(error).splitlines()[0],
+                hint=f"What Spark said is in {log.name}.",
+            ) from error

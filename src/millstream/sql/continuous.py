@@ -122,8 +122,19 @@ def _query_and_clauses(cursor: Cursor) -> tuple[Query, _Clauses]:
     end = _first_clause(cursor)
     if end == cursor.index:
         cursor.fail_expecting("a query")
+    start = cursor.index
     query = query_from(cursor, end)
+    if query.tree is None:
+        _refuse_misspelt_clause(Cursor(cursor.text, cursor.tokens, start, end))
     return query, _clauses(cursor)
+
+
+def _refuse_misspelt_clause(look: Cursor) -> None:
+    """In a query that could not be read, SAMPLE or EMIT with another word behind it is the likely reason."""
+    look.skip_to(("SAMPLE", "EMIT"))
+    word = look.accept_any(("SAMPLE", "EMIT"))
+    if word:
+        look.fail_expecting(", ".join(CLAUSE_STARTS[word]), near=CLAUSE_STARTS[word])
 
 
 def _first_clause(cursor: Cursor) -> int:

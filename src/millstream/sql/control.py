@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from millstream.errors import Span
 from millstream.schema import ObjectKind
+from millstream.sql.cursor import Cursor
 from millstream.sql.kinds import read_kind, skip_kind
 from millstream.sql.statements import (
     Advance,
@@ -22,9 +20,6 @@ from millstream.sql.statements import (
     Statement,
     Subscribe,
 )
-
-if TYPE_CHECKING:
-    from millstream.sql.cursor import Cursor
 
 TRANSACTION_WORDS = ("TRANSACTION", "WORK")
 
@@ -63,7 +58,8 @@ def read_advance(cursor: Cursor) -> Statement:
 
 
 def _time(cursor: Cursor) -> int | str:
-    cursor.accept_any(("TIMESTAMP", "TIMESTAMP_LTZ")) if cursor.is_string(1) else None
+    if cursor.is_string(1):
+        cursor.accept_any(("TIMESTAMP", "TIMESTAMP_LTZ"))
     if cursor.is_string():
         return cursor.string()
     sign = -1 if cursor.accept("-") else 1
@@ -118,9 +114,9 @@ def _value(cursor: Cursor) -> str:
     """A single string without its quotes, or else the rest of the text as it stands."""
     first = cursor.index
     cursor.index = cursor.end
-    if cursor.end - first == 1 and type(cursor)(cursor.text, cursor.tokens, first).is_string():
+    if cursor.end - first == 1 and Cursor(cursor.text, cursor.tokens, first).is_string():
         return cursor.tokens[first].text
-    span: Span = cursor.span_of(first, cursor.end - 1)
+    span = cursor.span_of(first, cursor.end - 1)
     return cursor.text[span.start : span.end]
 
 

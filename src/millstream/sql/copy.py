@@ -146,17 +146,15 @@ def _read_option(cursor: Cursor) -> tuple[str, Any]:
 
 
 def _read_format(cursor: Cursor) -> str:
-    word = cursor.string().upper() if cursor.is_string() else cursor.word()
-    at = cursor.index - 1 if word not in (cursor.word(),) else cursor.index
+    token = cursor.token()
+    word = token.text.upper() if token is not None else ""
     if word not in FORMATS:
         cursor.fail(
-            f"there is no format {word!r}",
+            f"there is no format {cursor.found()}",
             hint="The formats are CSV, JSON and PARQUET.",
-            at=cursor.span_of(at),
             condition=Condition.UNKNOWN_OPTION,
         )
-    if at == cursor.index:
-        cursor.index += 1
+    cursor.index += 1
     return word
 
 

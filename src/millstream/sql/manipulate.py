@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from millstream.sql.cursor import Cursor
 
 QUERY_INSIDE = ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")
+NOT_IN_INSERT: dict[str, str] = {
+    "PARTITION": "Tables have no partitions; leave it out.",
+    "BY": "Name the columns in parentheses behind the table.",
+    "DEFAULT": "Columns have no defaults; give the values.",
+    "REPLACE": "DELETE the rows first, then INSERT.",
+}
 SOURCES = ("VALUES", "SELECT", "WITH", "TABLE", "FROM")
 
 
@@ -37,19 +43,9 @@ def read_insert(cursor: Cursor) -> Statement:
 
 
 def _refuse_spark_clauses(cursor: Cursor) -> None:
-    for words, hint in (
-        (("PARTITION", "("), "Tables have no partitions; leave it out."),
-        (("BY", "NAME"), "Name the columns in parentheses behind the table."),
-        (("DEFAULT", "VALUES"), "Columns have no defaults; give the values."),
-        (("REPLACE",), "DELETE the rows first, then INSERT."),
-    ):
-        if cursor.at(*words):
-            cursor.fail(
-                f"{words[0]} is not supported in INSERT",
-                hint=hint,
-                at=cursor.span_of(cursor.index, cursor.index + len(words) - 1),
-                condition=Condition.NOT_SUPPORTED,
-            )
+    hint = NOT_IN_INSERT.get(cursor.word())
+    if hint is not None:
+        cursor.fail(f"{cursor.word()} is not supported in INSERT", hint=hint, condition=Condition.NOT_SUPPORTED)
 
 
 def _distinct(cursor: Cursor, columns: tuple[Name, ...]) -> tuple[Name, ...]:
@@ -84,7 +80,7 @@ def _row(row: exp.Expression) -> tuple[exp.Expression, ...]:
 def read_update(cursor: Cursor) -> Statement:
     """From behind UPDATE."""
     table = cursor.object_name("a table")
-    alias = _alias(cursor, ("SET",))
+    alias = _alias(cursor, "SET")
     cursor.expect("SET")
     assignments = [_assignment(cursor, table, alias)]
     while cursor.accept(","):
@@ -113,7 +109,7 @@ def read_delete(cursor: Cursor) -> Statement:
     """From behind DELETE."""
     cursor.expect("FROM")
     table = cursor.object_name("a table")
-    alias = _alias(cursor, ("WHERE",))
+    alias = _alias(cursor, "WHERE")
     if cursor.at("USING"):
         cursor.fail(
             "USING is not supported in DELETE",
@@ -130,16 +126,15 @@ def read_truncate(cursor: Cursor) -> Statement:
     return Truncate(cursor.object_name("a table"), text=cursor.text)
 
 
-def _alias(cursor: Cursor, stops: tuple[str, ...]) -> str | None:
+def _alias(cursor: Cursor, clause: str) -> str | None:
+    """`[AS] alias` in front of SET, WHERE or the end; another word there is a misspelt clause."""
     if cursor.accept("AS"):
         return cursor.name("an alias").text
-    if cursor.is_name() and not cursor.at_any((*stops, "USING", "WHERE", "SET")):
-        if cursor.index + 1 < cursor.end and cursor.word(1) not in stops:
-            cursor.fail_expecting(" or ".join(stops), near=stops)
-        if cursor.index + 1 == cursor.end and cursor.end - 1 == cursor.index and "SET" in stops:
-            cursor.fail_expecting("SET", near=stops)
-        return cursor.name("an alias").text
-    return None
+    if not cursor.is_name() or cursor.at_any(("SET", "WHERE", "USING")):
+        return None
+    if cursor.index + 1 < cursor.end and cursor.word(1) != clause:
+        cursor.fail_expecting(clause, near=(clause,))
+    return cursor.name("an alias").text
 
 
 def _where(cursor: Cursor) -> Query | None:

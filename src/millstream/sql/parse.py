@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NoReturn
 
-from millstream.errors import Condition, MillstreamError, StatementError, did_you_mean
+from millstream.errors import Condition, MillstreamError, Span, StatementError, did_you_mean
 from millstream.sql import control, copy, create, inspect, manipulate
 from millstream.sql.continuous import refuse_clauses
-from millstream.sql.cursor import Cursor
+from millstream.sql.cursor import NOT_WORDS, Cursor
 from millstream.sql.dialect import tokenize
 from millstream.sql.names import FOREIGN_STATEMENT_WORDS, STATEMENT_WORDS
 from millstream.sql.query import query_from
@@ -21,7 +22,10 @@ from millstream.sql.statements import Select, Statement
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FIRST_WORDS_IN_FULL = 200
+    from sqlglot.tokenizer_core import Token
+
+NOT_IN_CODE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+NOT_IN_TEXT = re.compile(r"[\ud800-\udfff]")
 
 
 def parse(text: str) -> tuple[Statement, ...]:
@@ -46,6 +50,7 @@ def parse_one(text: str) -> Statement:
 def _statement(text: str) -> Statement:
     try:
         tokens = tokenize(text)
+        _check_characters(text, tokens)
         cursor = Cursor(text, tokens, 1)
         word = Cursor(text, tokens).word()
         reader = READERS.get(word)
@@ -58,6 +63,23 @@ def _statement(text: str) -> Statement:
     return statement
 
 
+def _check_characters(text: str, tokens: list[Token]) -> None:
+    """Refuse halves of characters, and control characters outside of strings and quoted names."""
+    half = NOT_IN_TEXT.search(text)
+    if half is not None:
+        raise _bad_character("half a character", Span(half.start(), half.end()))
+    if NOT_IN_CODE.search(text) is None:
+        return
+    for token in tokens:
+        found = NOT_IN_CODE.search(text, token.start, token.end + 1)
+        if found is not None and token.token_type not in NOT_WORDS:
+            raise _bad_character("a control character outside of quotes", Span(found.start(), found.end()))
+
+
+def _bad_character(what: str, span: Span) -> StatementError:
+    return StatementError(Condition.SYNTAX_ERROR, f"the text has {what}", hint="Remove it.", span=span)
+
+
 def _refuse(cursor: Cursor, word: str) -> NoReturn:
     if word in FOREIGN_STATEMENT_WORDS:
         cursor.fail(
@@ -65,7 +87,7 @@ def _refuse(cursor: Cursor, word: str) -> NoReturn:
             hint=f"The statements start with {', '.join(STATEMENT_WORDS)}.",
             condition=Condition.NOT_SUPPORTED,
         )
-    near = did_you_mean(cursor.source()[:FIRST_WORDS_IN_FULL], STATEMENT_WORDS)
+    near = did_you_mean(cursor.source()[:40], STATEMENT_WORDS)
     cursor.fail(
         f"no statement starts with {cursor.found()}",
         hint=near or f"The statements start with {', '.join(STATEMENT_WORDS)}.",

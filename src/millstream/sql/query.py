@@ -17,7 +17,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from millstream.errors import Condition, Span, StatementError
 from millstream.sql import dialect
-from millstream.sql.cursor import CLOSING, CONTROL, NOT_WORDS, OPENING, Cursor, unqualified
+from millstream.sql.cursor import CLOSING, NOT_WORDS, OPENING, Cursor, unqualified
 from millstream.sql.names import RESERVED_WORDS, TYPE_WORDS
 from millstream.sql.scan import scan_tables
 from millstream.sql.statements import Name, Query, TableReference
@@ -101,7 +101,7 @@ def _query(text: str, tokens: Sequence[Token], *, is_query: bool) -> Query:
     reading = read(tokens, text)
     functions = _functions(tokens)
     if reading is None:
-        _check_brackets(text, tokens)
+        _check_brackets(tokens)
         scanned = scan_tables(Cursor(text, tokens))
         tables = _completed(scanned.tables, scanned.window, scanned.as_of)
         return Query(text, tables, None, scanned.window, 0, functions)
@@ -136,34 +136,26 @@ def _check_nesting(text: str, tokens: Sequence[Token]) -> None:
             )
 
 
-def _check_brackets(text: str, tokens: Sequence[Token]) -> None:
-    """Refuse what Spark cannot accept either: brackets that do not match, control characters."""
+def _check_brackets(tokens: Sequence[Token]) -> None:
+    """Refuse brackets that do not match; Spark cannot accept them either."""
     opened: list[Token] = []
     for token in tokens:
-        if token.token_type in NOT_WORDS:
+        if token.token_type in NOT_WORDS or len(token.text) != 1:
             continue
-        if CONTROL.search(text, token.start, token.end + 1) and not text[token.start : token.end + 1].isspace():
-            _fail_control(token)
-        if token.text in OPENING and token.text:
+        if token.text in OPENING:
             opened.append(token)
-        elif token.text in CLOSING and token.text:
+        elif token.text in CLOSING:
             if not opened or OPENING.index(opened[-1].text) != CLOSING.index(token.text):
-                _fail_bracket(token, f"{token.text} closes nothing", "Remove it, or open it before.")
+                raise _unmatched(token, f"{token.text} closes nothing", "Remove it, or open it before.")
             opened.pop()
     if opened:
         closing = CLOSING[OPENING.index(opened[-1].text)]
-        _fail_bracket(opened[-1], f"{opened[-1].text} is not closed", f"Close it with {closing}.")
+        raise _unmatched(opened[-1], f"{opened[-1].text} is not closed", f"Close it with {closing}.")
 
 
-def _fail_control(token: Token) -> None:
-    if all(c in "\t\n\r\f\v " or c.isprintable() for c in token.text):
-        return
-    _fail_bracket(token, "the text has a control character outside of quotes", "Remove it.")
-
-
-def _fail_bracket(token: Token, message: str, hint: str) -> None:
+def _unmatched(token: Token, message: str, hint: str) -> StatementError:
     span = Span(token.start, token.end + 1)
-    raise StatementError(Condition.SYNTAX_ERROR, message, hint=hint, span=span)
+    return StatementError(Condition.SYNTAX_ERROR, message, hint=hint, span=span)
 
 
 def tables_of(tree: exp.Expression) -> list[TableReference]:
