@@ -11,11 +11,11 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from functools import singledispatchmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from millstream.catalog import files, streams, tables
+from millstream.catalog import streams, tables
 from millstream.deliver.copy_to import copy_to
 from millstream.deliver.result import Result
 from millstream.errors import Condition, MillstreamError, StatementError, did_you_mean
@@ -30,7 +30,6 @@ from millstream.plan import compare, define, describe, explain
 from millstream.plan.bind import BoundQuery, bind, column, find_named
 from millstream.schema import TIMESTAMP, Column, ObjectKind, normal_type
 from millstream.sql import statements as st
-from millstream.storage.segment import remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
     from millstream.storage.scan import Scan
     from millstream.storage.transaction import Transaction
 
-MOST_RETRIES = 10
+MOST_ATTEMPTS = 10
+T = TypeVar("T")
 
 
 class Reader:
@@ -62,6 +62,8 @@ class Reader:
         return self._lake.catalog.snapshot(version, time)
 
     def tables(self, snapshot: Snapshot) -> Mapping[str, TableInfo]:
+        if self._transaction is not None and snapshot.id == self._now.id:
+            return self._transaction.tables()
         return self._lake.catalog.tables(snapshot)
 
     def scan(self, table: TableInfo, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> Scan:
@@ -123,19 +125,25 @@ class Engine:
         with self._lock:
             return self._table_locks.setdefault(table.id, threading.Lock())
 
+    def _retried(self, work: Callable[[Transaction], T]) -> T:
+        """Run a change; again, on a newer snapshot, if another one got in between."""
+        if self._transaction is not None:
+            return work(self._transaction)
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            try:
+                with self.changes() as transaction:
+                    return work(transaction)
+            except MillstreamError as error:
+                if error.condition is not Condition.WRITE_CONFLICT or attempt == MOST_ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
     def _change(self, table: TableInfo, work: Callable[[Transaction], int]) -> int:
-        """Run a change that takes rows away: alone on its table, again if upkeep got in between."""
+        """Run a change that takes rows away: alone on its table."""
         if self._transaction is not None:
             return work(self._transaction)
         with self._lock_of(table):
-            for attempt in range(MOST_RETRIES):
-                try:
-                    with self.changes() as transaction:
-                        return work(transaction)
-                except MillstreamError as error:
-                    if error.condition is not Condition.WRITE_CONFLICT or attempt == MOST_RETRIES - 1:
-                        raise
-        return 0
+            return self._retried(work)
 
     def _target(self, name: st.Name, *allowed: ObjectKind) -> TableInfo:
         table = find_named(name, self._tables())
@@ -148,14 +156,6 @@ class Engine:
                 span=name.span,
             )
         return table
-
-    def _refuse_in_transaction(self, what: str) -> None:
-        if self._transaction is not None:
-            raise StatementError(
-                Condition.TRANSACTION_STATE,
-                f"{what} cannot be part of a transaction",
-                hint="COMMIT or ROLLBACK first; definitions commit by themselves.",
-            )
 
     def _bind(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> BoundQuery:
         return bind(q, self._reader(), statement.text, parameters)
@@ -187,81 +187,59 @@ class Engine:
 
     @_run.register
     def _create_table(self, statement: st.CreateTable, parameters: Any) -> Result:
-        self._refuse_in_transaction("CREATE TABLE")
         define.check_name(statement.name)
-        existing = self._tables().get(statement.name.text.lower())
-        if existing is not None and statement.if_not_exists:
-            return Result("CREATE TABLE")
-        if existing is not None and not (statement.or_replace and existing.kind is ObjectKind.TABLE):
-            raise define.duplicate(statement.name, existing)
-        rows = None
-        columns = statement.columns
-        if statement.as_query is not None:
-            rows = self._rows(statement.as_query, statement, parameters)
-            columns = tuple(Column(f.name, _stored(f)) for f in rows.schema())
-        wanted = tables.provisional(
-            statement.name.text, ObjectKind.TABLE, define.schema(columns), None, statement.comment
-        )
-        written = [] if rows is None else self._write_frame(wanted, rows, wanted.schema.names)
-        self._create(statement, wanted, written)
-        return Result("CREATE TABLE" if rows is None else f"CREATE TABLE {sum(s.rows for s in written)}")
+
+        def work(transaction: Transaction) -> str:
+            existing = transaction.tables().get(statement.name.text.lower())
+            if existing is not None and statement.if_not_exists:
+                return "CREATE TABLE"
+            if existing is not None and not (statement.or_replace and existing.kind is ObjectKind.TABLE):
+                raise define.duplicate(statement.name, existing)
+            rows = None
+            columns = statement.columns
+            if statement.as_query is not None:
+                bound = bind(statement.as_query, Reader(self.lake, transaction), statement.text, parameters)
+                rows = query.run(self.spark, bound, self.relations, parameters)
+                columns = tuple(Column(f.name, _stored(f)) for f in rows.schema())
+            schema = define.schema(columns)
+            wanted = tables.provisional(statement.name.text, ObjectKind.TABLE, schema, None, statement.comment)
+            written = [] if rows is None else self._write_frame(wanted, rows, schema.names)
+            if existing is not None:
+                transaction.drop(existing)
+            count = transaction.append_segments(transaction.create(wanted), written)
+            return "CREATE TABLE" if rows is None else f"CREATE TABLE {count}"
+
+        return Result(self._retried(work))
 
     @_run.register
     def _create_stream(self, statement: st.CreateStream, _: Any) -> Result:
-        self._refuse_in_transaction("CREATE STREAM")
         define.check_name(statement.name)
-        existing = self._tables().get(statement.name.text.lower())
-        if existing is not None:
-            if statement.if_not_exists:
-                return Result("CREATE STREAM")
-            raise define.duplicate(statement.name, existing)
-        schema, time = define.stream(statement)
-        name = statement.name.text
-        self._create(statement, tables.provisional(name, ObjectKind.STREAM, schema, time, statement.comment))
-        return Result("CREATE STREAM")
 
-    def _create(
-        self,
-        statement: st.CreateTable | st.CreateStream,
-        wanted: TableInfo,
-        written: Sequence[Segment] = (),
-    ) -> None:
-        """Make a table, with its first rows if it has any, in one commit."""
-        replaces = isinstance(statement, st.CreateTable) and statement.or_replace
+        def work(transaction: Transaction) -> str:
+            existing = transaction.tables().get(statement.name.text.lower())
+            if existing is None:
+                schema, time = define.stream(statement)
+                name = statement.name.text
+                transaction.create(tables.provisional(name, ObjectKind.STREAM, schema, time, statement.comment))
+            elif not statement.if_not_exists:
+                raise define.duplicate(statement.name, existing)
+            return "CREATE STREAM"
 
-        def work(commit: Commit) -> None:
-            existing = self.lake.catalog.tables(commit.base).get(wanted.name.lower())
-            if existing is not None:
-                if not replaces:
-                    raise define.duplicate(statement.name, existing)
-                tables.drop(commit, existing)
-            made = tables.create(commit, wanted)
-            if written:
-                files.add(commit, made, written)
-
-        try:
-            self.lake.catalog.commit(work)
-        except BaseException:
-            remove(self.lake.folder(wanted), written)
-            raise
-        self.lake.committed([])
-
-    def _drop(self, table: TableInfo) -> None:
-        self.lake.catalog.commit(lambda commit: tables.drop(commit, table))
-        self.lake.committed([])
+        return Result(self._retried(work))
 
     @_run.register
     def _drop_object(self, statement: st.Drop, _: Any) -> Result:
-        status = f"DROP {statement.kind.value.upper()}"
-        if statement.kind not in (ObjectKind.TABLE, ObjectKind.STREAM):
-            if statement.name.text.lower() in self._tables():
-                self._target(statement.name, statement.kind)
-            raise not_supported_yet(statement)
-        self._refuse_in_transaction("DROP")
-        if statement.if_exists and statement.name.text.lower() not in self._tables():
-            return Result(status)
-        self._drop(self._target(statement.name, statement.kind))
-        return Result(status)
+        def work(transaction: Transaction) -> str:
+            status = f"DROP {statement.kind.value.upper()}"
+            if statement.kind not in (ObjectKind.TABLE, ObjectKind.STREAM):
+                if statement.name.text.lower() in transaction.tables():
+                    self._target(statement.name, statement.kind)
+                raise not_supported_yet(statement)
+            if not statement.if_exists or statement.name.text.lower() in transaction.tables():
+                transaction.drop(self._target(statement.name, statement.kind))
+            return status
+
+        return Result(self._retried(work))
 
     @_run.register
     def _insert(self, statement: st.Insert, parameters: Any) -> Result:
@@ -279,13 +257,18 @@ class Engine:
             found = literals.rows(statement.source.rows, target, parameters)
             if found is not None:
                 return Result(f"INSERT {self.insert_arrow(table, convert.to_arrow(found, target))}")
+        literal = isinstance(statement.source, st.Values)
         source = statement.source.query if isinstance(statement.source, st.Values) else statement.source
         rows = self._rows(source, statement, parameters)
-        if statement.overwrite:
-            count = self._change(table, lambda t: t.clear(table) * 0 + self._write(t, table, rows, names))
-        else:
-            count = self._insert_frame(table, rows, names)
-        return Result(f"INSERT {count}")
+        if not statement.overwrite:
+            return Result(f"INSERT {self._insert_frame(table, rows, names, literal=literal)}")
+
+        def overwrite(transaction: Transaction) -> int:
+            written = self._write_frame(table, rows, names, literal=literal)
+            transaction.clear(table)
+            return transaction.append_segments(table, written)
+
+        return Result(f"INSERT {self._change(table, overwrite)}")
 
     def _insert_columns(self, table: TableInfo, given: tuple[st.Name, ...]) -> tuple[str, ...]:
         if not given:
@@ -322,16 +305,18 @@ class Engine:
         place = table.schema.names.index(table.time.column)
         return data.set_column(place, data.schema.field(place), now)
 
-    def _insert_frame(self, table: TableInfo, rows: query.Rows, names: Sequence[str]) -> int:
+    def _insert_frame(
+        self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
+    ) -> int:
         with self.changes() as transaction:
-            return self._write(transaction, table, rows, names)
+            written = self._write_frame(table, rows, names, literal=literal)
+            return transaction.append_segments(table, written)
 
-    def _write(self, transaction: Transaction, table: TableInfo, rows: query.Rows, names: Sequence[str]) -> int:
-        return transaction.append_segments(table, self._write_frame(table, rows, names))
-
-    def _write_frame(self, table: TableInfo, rows: query.Rows, names: Sequence[str]) -> list[Segment]:
+    def _write_frame(
+        self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
+    ) -> list[Segment]:
         with translated(rows.splice):
-            frame = assign.assigned(rows.frame, table, names)
+            frame = assign.assigned(rows.frame, table, names, literal=literal)
             if table.time is not None and table.time.is_arrival:
                 frame = assign.with_constant(frame, table.time.column, self.lake.clock.now())
         return write_rows(frame, table, self.lake.folder(table), rows.splice)
@@ -498,8 +483,6 @@ class Engine:
     @_run.register
     def _explain(self, statement: st.Explain, parameters: Any) -> Result:
         if statement.query is None or statement.mode in (st.ExplainMode.INCREMENTAL, st.ExplainMode.SHARED):
-            if statement.name is not None:
-                find_named(statement.name, self._tables())
             raise not_supported_yet(statement)
         bound = self._bind(statement.query, statement, parameters)
         if statement.mode is not st.ExplainMode.SPARK:

@@ -114,6 +114,9 @@ class MillstreamError(Exception):
         self.span = span
         self.text = text
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.__dict__.copy())
+
     def located_in(self, text: str) -> MillstreamError:
         """Remember the SQL text that `span` points into, unless it is known already."""
         if self.text is None:
@@ -129,6 +132,12 @@ class MillstreamError(Exception):
         if self.hint:
             lines.append(f"HINT: {self.hint}")
         return "\n".join(lines)
+
+
+def _rebuild(kind: type[MillstreamError], state: dict[str, object]) -> MillstreamError:
+    error = kind.__new__(kind)
+    error.__dict__.update(state)
+    return error
 
 
 class StatementError(MillstreamError):

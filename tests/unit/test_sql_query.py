@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlglot import exp
 
-from millstream.errors import Condition, StatementError
+from millstream.errors import StatementError
 from millstream.schema import Duration
 from millstream.sql import parse_one
 from millstream.sql.cursor import Cursor
@@ -33,9 +33,15 @@ PLAIN = [
     ("SELECT a FROM t", [("t", "t", None)]),
     ("SELECT a FROM main.t AS x, `weird name` y", [("t", "main.t", "x"), ("weird name", "`weird name`", "y")]),
     ("SELECT a FROM Main . t", [("t", "Main . t", None)]),
-    ("SELECT * FROM t JOIN u USING (id) LEFT JOIN w x ON t.a = x.a", [("t",) * 2 + (None,), ("u", "u", None), ("w", "w", "x")]),
+    (
+        "SELECT * FROM t JOIN u USING (id) LEFT JOIN w x ON t.a = x.a",
+        [("t",) * 2 + (None,), ("u", "u", None), ("w", "w", "x")],
+    ),
     ("SELECT * FROM (SELECT * FROM t) x WHERE a IN (SELECT b FROM u)", [("t", "t", None), ("u", "u", None)]),
-    ("WITH a AS (SELECT * FROM t), b AS (SELECT * FROM a JOIN u) SELECT * FROM b, A", [("t", "t", None), ("u", "u", None)]),
+    (
+        "WITH a AS (SELECT * FROM t), b AS (SELECT * FROM a JOIN u) SELECT * FROM b, A",
+        [("t", "t", None), ("u", "u", None)],
+    ),
     ("SELECT * FROM (t JOIN u ON 1 = 1)", [("t", "t", None), ("u", "u", None)]),
     ("SELECT * FROM range(5) r, t", [("t", "t", None)]),
     ("SELECT * FROM t LATERAL VIEW explode(arr) e AS a, b WHERE a", [("t", "t", None)]),
@@ -49,7 +55,10 @@ PLAIN = [
     ("SELECT * FROM a LEFT SEMI JOIN b ON a.x = b.x", [("a", "a", None), ("b", "b", None)]),
     ("SELECT /* FROM x */ 'FROM y' FROM t -- FROM z", [("t", "t", None)]),
     ("SELECT * FROM TUMBLE(s, t, INTERVAL 60)", [("s", "s", None)]),
-    ("SELECT * FROM HOP(main.s, t, INTERVAL 5, INTERVAL 3) JOIN u ON true", [("s", "main.s", None), ("u", "u", None)]),
+    (
+        "SELECT * FROM HOP(main.s, t, INTERVAL 5, INTERVAL 3) JOIN u ON true",
+        [("s", "main.s", None), ("u", "u", None)],
+    ),
     ("SELECT * FROM SESSION(TABLE s, DESCRIPTOR(t), INTERVAL '5' MINUTE) w", [("s", "s", None)]),
 ]
 
@@ -78,7 +87,13 @@ WINDOWED = [
     ("SELECT * FROM s [partition  by vid, `a b` rows 4] x", WindowKind.PARTITION, None, 4, ("vid", "a b")),
     ("SELECT * FROM s [vid ROWS 4] x WHERE m['a'] = arr[1]", WindowKind.PARTITION, None, 4, ("vid",)),
     ("SELECT * FROM s [LANDMARK] x", WindowKind.LANDMARK, None, None, ()),
-    ("SELECT * FROM s [LANDMARK RESET INTERVAL '1' DAY] x", WindowKind.LANDMARK, Duration(86_400_000_000), None, ()),
+    (
+        "SELECT * FROM s [LANDMARK RESET INTERVAL '1' DAY] x",
+        WindowKind.LANDMARK,
+        Duration(86_400_000_000),
+        None,
+        (),
+    ),
     ("SELECT * FROM u y JOIN s [ROWS 3] x ON x.a = y.a JOIN w ON true", WindowKind.ROWS, None, 3, ()),
 ]
 
@@ -115,7 +130,13 @@ AS_OF = [
     ("SELECT * FROM t FOR VERSION AS OF 3", 3, None, "FOR VERSION AS OF 3", None),
     ("SELECT * FROM t TIMESTAMP AS OF '2024-01-01'", None, "2024-01-01", "TIMESTAMP AS OF '2024-01-01'", None),
     ("SELECT * FROM t AS OF TIMESTAMP '2024-01-01'", None, "2024-01-01", "AS OF TIMESTAMP '2024-01-01'", None),
-    ("SELECT * FROM t FOR SYSTEM_TIME AS OF TIMESTAMP 'x'", None, "x", "FOR SYSTEM_TIME AS OF TIMESTAMP 'x'", None),
+    (
+        "SELECT * FROM t FOR SYSTEM_TIME AS OF TIMESTAMP 'x'",
+        None,
+        "x",
+        "FOR SYSTEM_TIME AS OF TIMESTAMP 'x'",
+        None,
+    ),
     ("SELECT * FROM t WHERE a > 1 ORDER BY a LIMIT 5 AS OF VERSION 3", 3, None, "AS OF VERSION 3", None),
     ("SELECT * FROM (SELECT * FROM t) AS OF VERSION 3", 3, None, "AS OF VERSION 3", None),
     ("SELECT * FROM t GROUP BY a HAVING a FOR VERSION AS OF 3", 3, None, "FOR VERSION AS OF 3", None),
@@ -169,7 +190,11 @@ def test_named_windows_of_spark_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("sql", "condition", "at"),
     [
-        ("SELECT * FROM (SELECT * FROM s WINDOW INTERVAL '1' MINUTE) x", "SYNTAX_ERROR", "WINDOW INTERVAL '1' MINUTE"),
+        (
+            "SELECT * FROM (SELECT * FROM s WINDOW INTERVAL '1' MINUTE) x",
+            "SYNTAX_ERROR",
+            "WINDOW INTERVAL '1' MINUTE",
+        ),
         ("SELECT 1 AS OF VERSION 3", "SYNTAX_ERROR", "AS OF VERSION 3"),
         ("SELECT 1 WINDOW ROWS 3", "SYNTAX_ERROR", "WINDOW ROWS 3"),
         ("SELECT * FROM s [FOO]", "SYNTAX_ERROR", "]"),
@@ -232,10 +257,19 @@ def test_errors_inside_a_query_point_into_the_statement() -> None:
     ("sql", "names"),
     [
         ("SELECT count(*), Max(a) FROM t", ["count", "Max"]),
-        ("SELECT struct(1), array(2), map(3, 4), date('x'), cast(a AS DECIMAL(3, 1)) FROM t", ["struct", "array", "map", "date", "cast"]),
+        (
+            "SELECT struct(1), array(2), map(3, 4), date('x'), cast(a AS DECIMAL(3, 1)) FROM t",
+            ["struct", "array", "map", "date", "cast"],
+        ),
         ("SELECT `my fn`(1), PREV(seg), VALID(p) FROM t p", ["my fn", "PREV", "VALID"]),
-        ("WITH c (a, b) AS (SELECT 1, 2) SELECT a FROM c x(p, q) WHERE a IN (1) AND (b) AND EXISTS (SELECT 1)", []),
-        ("SELECT sum(a) OVER (PARTITION BY b), count(*) FILTER (WHERE a > 1) FROM range(3)", ["sum", "count", "range"]),
+        (
+            "WITH c (a, b) AS (SELECT 1, 2) SELECT a FROM c x(p, q) WHERE a IN (1) AND (b) AND EXISTS (SELECT 1)",
+            [],
+        ),
+        (
+            "SELECT sum(a) OVER (PARTITION BY b), count(*) FILTER (WHERE a > 1) FROM range(3)",
+            ["sum", "count", "range"],
+        ),
         ("SELECT 'f(x)' /* g(y) */", []),
     ],
 )
@@ -249,7 +283,10 @@ def test_functions_are_listed_with_their_spans(sql: str, names: list[str]) -> No
     ("sql", "tables"),
     [
         ("SELECT a:b.c FROM t, u AS x", [("t", "t", None, []), ("u", "u", "x", [])]),
-        ("SELECT ??? FROM s [ROWS 5] x JOIN v AS OF VERSION 3 ON", [("s", "s", "x", ["[ROWS 5]"]), ("v", "v", None, ["AS OF VERSION 3"])]),
+        (
+            "SELECT ??? FROM s [ROWS 5] x JOIN v AS OF VERSION 3 ON",
+            [("s", "s", "x", ["[ROWS 5]"]), ("v", "v", None, ["AS OF VERSION 3"])],
+        ),
         ("WITH c AS (SELECT 1) SELECT ~~ FROM c, main.d", [("d", "main.d", None, [])]),
         ("SELECT !! !! FROM t WHERE b = 1 AS OF VERSION 3", [("t", "t", None, ["AS OF VERSION 3"])]),
         ("SELECT !! !! FROM TUMBLE(TABLE s, x)", [("s", "s", None, [])]),

@@ -109,7 +109,9 @@ def test_not_null_and_comments_are_kept() -> None:
         ("", "SYNTAX_ERROR", ")", "BIGINT"),
     ],
 )
-def test_refused_columns_are_underlined_with_a_way_out(definition: str, condition: str, at: str, hint: str) -> None:
+def test_refused_columns_are_underlined_with_a_way_out(
+    definition: str, condition: str, at: str, hint: str
+) -> None:
     sql = f"CREATE TABLE t (a {definition})"
     with pytest.raises(StatementError) as caught:
         parse_one(sql)

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from millstream.errors import Condition, DataError, StatementError
 from millstream.execute.failures import translated
-from millstream.schema import is_nested, normal_type, quote
+from millstream.execute.write import numbered
+from millstream.schema import is_nested, normal_type
 from millstream.storage.segment import storage_errors
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ def copy_to(rows: Rows, path_text: str, options: CopyOptions) -> int:
         _check_flat(schema)
         write = _csv_writer(options)
     elif options.format.value == "JSON":
-        columns = [F.col(quote(n)) for n in frame.columns]
-        frame = frame.select(F.to_json(F.struct(*columns), JSON_OPTIONS).alias(JSON_LINE))
+        frame = frame.select(F.to_json(F.struct("*"), JSON_OPTIONS).alias(JSON_LINE))
         write = _write_json
         schema = pa.schema([(JSON_LINE, pa.string())])
     else:
@@ -95,7 +95,7 @@ def _run(
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"rows": pa.array([write(path, schema, batches)], pa.int64())})
 
-    counts = frame.coalesce(1).mapInArrow(task, "rows BIGINT").toArrow().column(0).to_pylist()
+    counts = numbered(frame.coalesce(1)).mapInArrow(task, "rows BIGINT").toArrow().column(0).to_pylist()
     if not counts:
         write(path, schema, iter(()))
     return sum(counts)
@@ -148,5 +148,6 @@ def _write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBat
     with pq.ParquetWriter(path, stored) as writer:
         for batch in batches:
             count += batch.num_rows
-            writer.write_table(pa.Table.from_batches([batch]).cast(stored))
+            data = pa.Table.from_batches([batch]).rename_columns(stored.names)
+            writer.write_table(data.cast(stored))
     return count

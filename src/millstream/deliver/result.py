@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING, Any
 
 from millstream.deliver import render
@@ -67,6 +68,12 @@ class Result:
             self._let_go()
         return self._table
 
+    def head(self, rows: int) -> pa.Table:
+        """The first rows as an Arrow table; computes no more than these."""
+        if self._table is None:
+            return self._need_rows().head(rows)
+        return self._table.slice(0, rows)
+
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas data frame."""
         return self.to_arrow().to_pandas()
@@ -74,10 +81,9 @@ class Result:
     def to_spark(self) -> DataFrame:
         """The rows as a Spark data frame, for going on in Spark."""
         if self._rows is not None:
-            frame: Any = self._rows.frame
-            # The frame reads temporary views, which live as long as their relations are held.
-            frame._millstream_relations = self._rows.relations
-            return self._rows.frame
+            # Frames made from this one need its files too, so the snapshot stays until the database closes.
+            self._release = None
+            return self._rows.kept()
         if self._session is None:
             raise self._no_rows()
         with translated():
@@ -101,11 +107,13 @@ class Result:
         """Print the rows, or the status."""
         from rich.console import Console
 
-        console = Console()
+        console = Console(markup=False)
         console.print(render.to_rich(self.to_arrow(), limit) if self.is_query else self.status)
 
     def _repr_html_(self) -> str:
-        return render.to_html(self.to_arrow(), SHOWN_ROWS) if self.is_query else f"<p>{self.status}</p>"
+        if self.is_query:
+            return render.to_html(self.to_arrow(), SHOWN_ROWS)
+        return f"<p>{html.escape(self.status)}</p>"
 
     def __repr__(self) -> str:
         if not self.is_query:

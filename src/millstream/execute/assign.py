@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 TIMES = (spark.DateType, spark.TimestampType, spark.TimestampNTZType)
 
 
-def assigned(frame: DataFrame, table: TableInfo, columns: Sequence[str]) -> DataFrame:
-    """The frame with exactly the table's columns; its own stand for `columns`, the rest is null."""
+def assigned(frame: DataFrame, table: TableInfo, columns: Sequence[str], *, literal: bool = False) -> DataFrame:
+    """The frame with exactly the table's columns; its own stand for `columns`, the rest is null.
+
+    `literal` rows are those of VALUES, where text may stand for a date or a timestamp.
+    """
     if len(frame.columns) != len(columns):
         raise StatementError(
             Condition.WRONG_ARITY,
@@ -43,14 +46,15 @@ def assigned(frame: DataFrame, table: TableInfo, columns: Sequence[str]) -> Data
     for column in table.schema.columns:
         i = place.get(column.name.lower())
         target = spark_type(column.type)
-        source = F.lit(None) if i is None else _checked(numbered, i, column, target)
+        source = F.lit(None) if i is None else _checked(numbered, i, column, target, literal)
         picked.append(source.cast(target).alias(column.name))
     return numbered.select(*picked)
 
 
-def _checked(frame: DataFrame, i: int, column: Column, target: spark.DataType) -> SparkColumn:
+def _checked(frame: DataFrame, i: int, column: Column, target: spark.DataType, literal: bool) -> SparkColumn:
     source = frame.schema[i].dataType
-    if not assignable(source, target):
+    is_text_for_time = literal and isinstance(source, spark.StringType) and isinstance(target, TIMES)
+    if not is_text_for_time and not assignable(source, target):
         raise mismatch(column, source.simpleString().upper())
     return F.col(quote(f"_{i}"))
 

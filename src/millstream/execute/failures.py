@@ -52,19 +52,26 @@ CONDITIONS: dict[str, tuple[type[MillstreamError], Condition]] = {
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """How Spark's text came about: (start in Spark's text, length there, span in the user's text)."""
+    """How Spark's text came about: (start in Spark's text, length there, span in the user's text).
+
+    `prefix` is how much text of ours stands before it; `names` are (ours, the user's).
+    """
 
     pieces: tuple[tuple[int, int, Span], ...] = ()
     names: tuple[tuple[str, str], ...] = ()
     text: str | None = None
     columns: tuple[str, ...] = ()
+    prefix: int = 0
 
     def back(self, start: int, end: int) -> Span | None:
         """The span in the user's text for one in Spark's; None if there is no such text."""
         if self.text is None:
             return None
+        start, end = start - self.prefix, end - self.prefix
+        if start < 0:
+            return None
         first, last = self._position(start), self._position(max(start, end - 1))
-        return Span(first, max(first, last) + 1)
+        return Span(first, min(max(first, last) + 1, len(self.text)))
 
     def _position(self, at: int) -> int:
         shift = 0

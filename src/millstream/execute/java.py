@@ -16,13 +16,15 @@ WELL_KNOWN = "/usr/lib/jvm"
 
 def find() -> str | None:
     """The JAVA_HOME to use, or None if `java` on the PATH will do; raises if there is no Java 17+."""
-    for home in _homes():
-        java = Path(home) / "bin" / "java"
-        if java.exists() and (version(str(java)) or 0) >= OLDEST:
-            return home
+    given = os.environ.get("JAVA_HOME")
+    if given and _is_good(f"{given}/bin/java"):
+        return given
     on_path = shutil.which("java")
-    if not os.environ.get("JAVA_HOME") and on_path and (version(on_path) or 0) >= OLDEST:
+    if on_path and not given and _is_good(on_path):
         return None
+    for home in sorted(Path(WELL_KNOWN).glob("*")):
+        if _is_good(f"{home}/bin/java"):
+            return str(home)
     raise MachineError(
         Condition.JAVA_MISSING,
         f"Spark needs Java {OLDEST} or newer, and none was found",
@@ -32,12 +34,8 @@ def find() -> str | None:
     )
 
 
-def _homes() -> list[str]:
-    given = [os.environ["JAVA_HOME"]] if os.environ.get("JAVA_HOME") else []
-    if not given and shutil.which("java"):
-        return []
-    found = sorted(str(p) for p in Path(WELL_KNOWN).glob("*") if p.is_dir())
-    return given + found
+def _is_good(java: str) -> bool:
+    return Path(java).exists() and (version(java) or 0) >= OLDEST
 
 
 def version(java: str) -> int | None:

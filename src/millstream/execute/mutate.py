@@ -18,7 +18,7 @@ from millstream.schema import ROW_ID_COLUMN, quote
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from millstream.catalog.records import DataFile, Segment, TableInfo
     from millstream.execute.relation import Relations
@@ -63,6 +63,12 @@ class Mutation:
         prepared = query.prepare(where, self._relations)
         return Condition(f"({prepared.text})", alias, prepared.splice)
 
+    def _run(self, before: str, text: str, after: str, splice: Splice, columns: Sequence[str]) -> DataFrame:
+        """Spark's frame for a statement around a text of the user's; errors point into that text."""
+        known = tuple(dict.fromkeys((*columns, *splice.columns)))
+        with translated(replace(splice, prefix=len(before), columns=known)):
+            return self._session().sql(before + text + after, args=self._parameters or None)
+
     def delete(self, scan: Scan, where: Condition) -> Change:
         """Remove the rows for which the predicate is true."""
         names = ", ".join(quote(n) for n in scan.table.schema.names)
@@ -89,11 +95,14 @@ class Mutation:
 
     def _check_type(self, scan: Scan, alias: str, column: str, prepared: query.Prepared) -> None:
         empty = self._relations.of(replace(scan, files=(), inlined=None, inlined_ids=None))
-        with translated(prepared.splice):
-            frame = self._session().sql(
-                f"SELECT {prepared.text} FROM {empty.name} AS {quote(alias)}", args=self._parameters or None
-            )
-            given = frame.schema[0].dataType
+        frame = self._run(
+            "SELECT ",
+            prepared.text,
+            f" FROM {empty.name} AS {quote(alias)}",
+            prepared.splice,
+            scan.table.schema.names,
+        )
+        given = frame.schema[0].dataType
         known = scan.table.schema.get(column)
         if known is not None and not assign.assignable(given, spark_type(known.type)):
             raise assign.mismatch(known, given.simpleString().upper())
@@ -109,16 +118,16 @@ class Mutation:
         return Change(sum(counts.values()), gone, tuple(survivors))
 
     def _matches(self, scan: Scan, where: Condition) -> dict[str, int]:
-        if not scan.files:
+        empty = not scan.files
+        with translated():
+            relation = self._relations.of(scan) if empty else self._relations.with_positions(scan)
+        file = "''" if empty else FILE
+        before = f"SELECT {file} AS f, count(*) AS n FROM {relation.name} AS {quote(where.alias)} WHERE ("
+        found = self._run(before, where.text[1:-1], f") GROUP BY {file}", where.splice, scan.table.schema.names)
+        if empty:
             return {}
-        with translated(where.splice):
-            relation = self._relations.with_positions(scan)
-            found = self._session().sql(
-                f"SELECT {FILE}, count(*) AS matches FROM {relation.name} AS {quote(where.alias)}"
-                f" WHERE {where.text} GROUP BY {FILE}",
-                args=self._parameters or None,
-            )
-            return {row[FILE]: row["matches"] for row in found.toArrow().to_pylist()}
+        with translated(replace(where.splice, prefix=len(before))):
+            return {row["f"]: row["n"] for row in found.toArrow().to_pylist()}
 
     def _rewrite(
         self, scan: Scan, where: Condition, columns: str, keep: str, is_new: bool, splice: Splice

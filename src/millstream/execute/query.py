@@ -52,6 +52,16 @@ class Rows:
         with translated(self.splice):
             return self.frame.toArrow()
 
+    def head(self, rows: int) -> pa.Table:
+        with translated(self.splice):
+            return self.frame.limit(rows).toArrow()
+
+    def kept(self) -> DataFrame:
+        """The frame, whose relations now stay until the database closes."""
+        for relation in self.relations:
+            relation.keep()
+        return self.frame
+
     def schema(self) -> pa.Schema:
         """The columns as Arrow sees them; asks Spark for no rows."""
         with translated(self.splice):

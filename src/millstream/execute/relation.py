@@ -37,11 +37,18 @@ FILE, POSITION = "__file", "__position"
 class Relation:
     """A temporary view over one scan; lives as long as somebody holds it."""
 
-    def __init__(self, session: SparkSession, frame: DataFrame, scan: Scan, scratch: Path | None) -> None:
+    def __init__(
+        self, session: SparkSession, frame: DataFrame, scan: Scan, scratch: Path | None, kept: list[Relation]
+    ) -> None:
         self.name = f"ms_{uuid.uuid4().hex}"
         self.scan = scan
+        self._kept = kept
         frame.createOrReplaceTempView(self.name)
         self._finalizer = weakref.finalize(self, _forget, session, self.name, scratch)
+
+    def keep(self) -> None:
+        """Stay until the database closes, whoever lets go."""
+        self._kept.append(self)
 
     def forget(self) -> None:
         self._finalizer()
@@ -64,6 +71,7 @@ class Relations:
         self._spark = spark
         self._lake = lake
         self._recent: OrderedDict[tuple[object, ...], Relation] = OrderedDict()
+        self._kept: list[Relation] = []
         self._lock = threading.Lock()
 
     def of(self, scan: Scan) -> Relation:
@@ -87,11 +95,10 @@ class Relations:
         schema = spark_schema(scan.table.schema.arrow.append(pa.field(ROW_ID_COLUMN, pa.int64())))
         paths = self._paths(scan)
         frame = session.read.schema(schema).parquet(*paths)
-        names = [F.col(f"`{n.replace('`', '``')}`") for n in (*scan.table.schema.names, ROW_ID_COLUMN)]
         frame = frame.select(
-            *names, F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(POSITION)
+            "*", F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(POSITION)
         )
-        return Relation(session, frame, scan, None)
+        return Relation(session, frame, scan, None, self._kept)
 
     def _make(self, scan: Scan) -> Relation:
         session = self._spark.session()
@@ -101,7 +108,7 @@ class Relations:
             scratch = self._write_scratch(scan.inlined or scan.table.schema.arrow.empty_table())
             paths.append(str(scratch))
         frame = session.read.schema(spark_schema(scan.table.schema.arrow)).parquet(*paths)
-        return Relation(session, frame, scan, scratch)
+        return Relation(session, frame, scan, scratch, self._kept)
 
     def _paths(self, scan: Scan) -> list[str]:
         folder = self._lake.folder(scan.table)
@@ -110,14 +117,15 @@ class Relations:
     def _write_scratch(self, rows: pa.Table) -> Path:
         path = self._lake.scratch / f"{uuid.uuid4()}.parquet"
         with storage_errors():
-            pq.write_table(rows, path, write_statistics=False)
+            pq.write_table(rows, path, write_statistics=False, use_dictionary=False)
         return path
 
     def close(self) -> None:
         with self._lock:
-            for relation in self._recent.values():
+            for relation in (*self._recent.values(), *self._kept):
                 relation.forget()
             self._recent.clear()
+            self._kept.clear()
 
 
 def _key(scan: Scan) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millstream.errors import MillstreamError
 from millstream.execute.failures import NO_SPLICE, Splice, translated
 from millstream.execute.relation import FILE, POSITION
 from millstream.schema import ROW_ID_COLUMN
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from millstream.catalog.records import Segment, TableInfo
 
-RECORD = "partition INT, number INT, segment BINARY"
-RECORD_SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("segment", pa.binary())])
+EXTRAS = (ROW_ID_COLUMN, FILE, POSITION)
+RECORD = "partition INT, number INT, outcome BINARY"
+RECORD_SCHEMA = pa.schema([("partition", pa.int32()), ("number", pa.int32()), ("outcome", pa.binary())])
 
 
 def write_rows(frame: DataFrame, table: TableInfo, folder: Path, splice: Splice = NO_SPLICE) -> list[Segment]:
@@ -82,9 +84,13 @@ def _run(
     written: list[Segment] = []
     try:
         with translated(splice):
-            records = frame.mapInArrow(_task(table, write), RECORD).toArrow()
+            records = numbered(frame).mapInArrow(_task(table, write), RECORD).toArrow()
         rows = sorted(records.to_pylist(), key=lambda r: (r["partition"], r["number"]))
-        written = [pickle.loads(r["segment"]) for r in rows]
+        outcomes = [pickle.loads(r["outcome"]) for r in rows]
+        for outcome in outcomes:
+            if isinstance(outcome, MillstreamError):
+                raise outcome
+        written = outcomes
     finally:
         kept = {s.path for s in written}
         for file in folder.glob(f"{token}-*"):
@@ -95,6 +101,11 @@ def _run(
     return written
 
 
+def numbered(frame: DataFrame) -> DataFrame:
+    """The frame with numbers for names: `mapInArrow` trips over names with dots and backquotes."""
+    return frame.toDF(*[f"_{i}" for i in range(len(frame.columns))])
+
+
 def _task(
     table: TableInfo, write: Callable[[pa.Table], Segment]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -103,13 +114,22 @@ def _task(
 
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
-        for number, part in enumerate(segment.regrouped(_normal(table, b) for b in batches)):
-            payload = pickle.dumps(write(part))
-            yield pa.RecordBatch.from_pylist(
-                [{"partition": partition, "number": number, "segment": payload}], schema=RECORD_SCHEMA
-            )
+        for number, outcome in enumerate(_outcomes(table, batches, write)):
+            row = {"partition": partition, "number": number, "outcome": pickle.dumps(outcome)}
+            yield pa.RecordBatch.from_pylist([row], schema=RECORD_SCHEMA)
 
     return task
+
+
+def _outcomes(
+    table: TableInfo, batches: Iterator[pa.RecordBatch], write: Callable[[pa.Table], Segment]
+) -> Iterator[Segment | MillstreamError]:
+    """The segments of a task; a row that is refused is an outcome too, so that its error arrives whole."""
+    try:
+        for part in segment.regrouped(_normal(table, batch) for batch in batches):
+            yield write(part)
+    except MillstreamError as error:
+        yield error
 
 
 def _normal(table: TableInfo, batch: pa.RecordBatch) -> pa.Table:
@@ -117,6 +137,6 @@ def _normal(table: TableInfo, batch: pa.RecordBatch) -> pa.Table:
     count = len(table.schema.columns)
     own = data.select(range(count)).rename_columns(list(table.schema.names)).cast(table.schema.arrow)
     own = constraints.checked(table, own)
-    for extra in data.schema.names[count:]:
-        own = own.append_column(extra, data.column(extra))
+    for i, extra in enumerate(EXTRAS[: data.num_columns - count]):
+        own = own.append_column(extra, data.column(count + i))
     return own

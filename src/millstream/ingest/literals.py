@@ -7,7 +7,7 @@ timestamp. `rows` gives None where an expression needs Spark (a function, a cast
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from millstream.ingest.convert import Target
     from millstream.schema import Column
 
+EXACT = Context(prec=100)
 BOUNDS = {
     t: (-(2 ** (t.bit_width - 1)), 2 ** (t.bit_width - 1) - 1)
     for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -80,7 +81,7 @@ def _value(expression: exp.Expression, column: Column, parameters: Mapping[str, 
         and isinstance(expression.this, exp.Literal)
         and not expression.this.is_string
     ):
-        return -number(expression.this.this)
+        return negated(number(expression.this.this))
     if isinstance(expression, exp.Placeholder):
         return _parameter(expression, parameters)
     if isinstance(expression, exp.HexString):
@@ -111,6 +112,11 @@ def number(text: str) -> int | float | Decimal:
         return float(text) if "e" in text.lower() else Decimal(text)
     except (ArithmeticError, ValueError):
         raise _NeedsSpark from None
+
+
+def negated(value: int | float | Decimal) -> int | float | Decimal:
+    """The value with the other sign, exactly: unary minus would round a Decimal to 28 digits."""
+    return value.copy_negate() if isinstance(value, Decimal) else -value
 
 
 def _typed_text(expression: exp.Cast, column: Column) -> Any:
@@ -171,7 +177,7 @@ def _decimal(value: Any, column: Column) -> Decimal:
     if not isinstance(value, int | Decimal):
         return Decimal(_refuse(value, column))
     try:
-        rounded = Decimal(value).quantize(Decimal(1).scaleb(-column.type.scale), ROUND_HALF_UP)
+        rounded = Decimal(value).quantize(Decimal(1).scaleb(-column.type.scale), ROUND_HALF_UP, EXACT)
     except ArithmeticError:
         raise _too_large(value, column) from None
     if len(rounded.as_tuple().digits) > column.type.precision:

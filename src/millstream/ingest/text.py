@@ -10,7 +10,7 @@ import base64
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millstream.schema import Column
 
 Failures = dict[int, str]
+EXACT = Context(prec=100)
 TRUE, FALSE = ("true", "t", "yes", "1"), ("false", "f", "no", "0")
 
 
@@ -99,7 +100,7 @@ def decimal(text: str, type_: pa.DataType) -> Decimal:
     value = Decimal(text)
     if not value.is_finite():
         raise ValueError(text)
-    return value.quantize(Decimal(1).scaleb(-type_.scale), ROUND_HALF_UP)
+    return value.quantize(Decimal(1).scaleb(-type_.scale), ROUND_HALF_UP, EXACT)
 
 
 def timestamp(text: str, type_: pa.DataType) -> datetime:

@@ -140,7 +140,9 @@ def _constant(expression: exp.Expr, type_: pa.DataType, parameters: Mapping[str,
 def _python_value(expression: exp.Expr, parameters: Mapping[str, Any]) -> Any:
     if isinstance(expression, exp.Neg):
         value = _python_value(expression.this, parameters)
-        if isinstance(value, int | float | Decimal):
+        if isinstance(value, Decimal):
+            return value.copy_negate()
+        if isinstance(value, int | float):
             return -value
         raise _NotConstant
     if isinstance(expression, exp.Literal):

@@ -87,10 +87,16 @@ class MillstreamParser(SparkParser):
             elif not self._parse_as_of_of(table):
                 return
 
+    def _parse_table_part(self, schema: bool = False) -> exp.Expr | None:
+        # Other dialects read FROM 'x' as a table; to Spark it is a string.
+        return None if self._curr.token_type == TokenType.STRING else super()._parse_table_part(schema)
+
     def _parse_bracket(self, this: exp.Expr | None = None) -> exp.Expr | None:
         if isinstance(this, exp.Table):
             if self._curr.token_type == TokenType.L_BRACKET:
                 self._parse_window_of(this)
+            elif self._curr.token_type == TokenType.L_BRACE:
+                raise ParseError("a brace cannot follow a table")
             return this
         return super()._parse_bracket(this)
 
@@ -169,6 +175,9 @@ class MillstreamParser(SparkParser):
 
 class Millstream(Spark):
     """Spark SQL as Millstream reads it."""
+
+    # Otherwise sqlglot logs a warning for each JSON path that it cannot read.
+    STRICT_JSON_PATH_SYNTAX = False
 
     class Tokenizer(Spark.Tokenizer):
         # Since Spark 4 a doubled quote inside a string stands for the quote.

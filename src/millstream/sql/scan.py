@@ -76,7 +76,10 @@ def _step(cursor: Cursor, levels: list[_Level]) -> None:
     elif (
         word == "JOIN"
         or (word == "," and level.in_from)
-        or (word == "TABLE" and (cursor.index == 0 or _after(cursor, "(", "ALL", "UNION", "EXCEPT", "INTERSECT")))
+        or (
+            word == "TABLE"
+            and (cursor.index == 0 or _after(cursor, "(", "=>", "ALL", "UNION", "EXCEPT", "INTERSECT"))
+        )
     ):
         level.expecting = True
     elif word in END_OF_FROM:
@@ -120,7 +123,6 @@ def _table(cursor: Cursor, scanned: Scanned, defined: frozenset[str]) -> None:
 def _table_argument(cursor: Cursor, scanned: Scanned, defined: frozenset[str]) -> None:
     start = cursor.index
     cursor.index += 1
-    cursor.accept("TABLE")
     if cursor.is_name() and cursor.word(1) != "(":
         name, parts = _object_name(cursor)
         if parts > 1 or name.text.lower() not in defined:

@@ -120,6 +120,10 @@ def _version(cursor: Cursor) -> int:
     if cursor.is_string() and token is not None and token.text.isdecimal() and len(token.text) < 19:
         cursor.index += 1
         return int(token.text)
+    if not cursor.is_number():
+        cursor.fail(
+            f"expected a version number but found {cursor.found()}", hint="SHOW SNAPSHOTS lists the versions."
+        )
     return cursor.integer("a version number")
 
 

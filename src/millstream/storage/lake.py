@@ -53,6 +53,8 @@ class Lake:
             raise
 
     def _claim(self) -> DirectoryLock | None:
+        if self.root.is_file():
+            raise not_a_database(self.root, "It is a file, and a database is a directory.")
         exists = (self.root / CATALOG).exists()
         if self.read_only:
             if not exists:

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from millstream.catalog.records import ColumnStats, DataFile, Segment, TableInfo
 from millstream.catalog.store import disk_full
-from millstream.catalog.types import FIELD_ID
+from millstream.catalog.types import FIELD_ID, children, type_name
 from millstream.errors import Condition, MachineError
 from millstream.schema import ROW_ID_COLUMN
 from millstream.storage import statistics
@@ -74,6 +74,7 @@ def write(
                     file,
                     row_group_size=ROW_GROUP_ROWS,
                     write_statistics=_columns_with_bounds(table, columns),
+                    use_dictionary=_columns_with_dictionary(body.schema),
                 )
                 file.flush()
                 os.fsync(file.fileno())
@@ -92,6 +93,22 @@ def _columns_with_bounds(table: TableInfo, columns: dict[int, ColumnStats]) -> l
     """
     names = zip(table.column_ids, table.schema.names, strict=True)
     return [name for column_id, name in names if column_id in columns and not columns[column_id].has_nan]
+
+
+def _columns_with_dictionary(schema: pa.Schema) -> list[str]:
+    """Everything but floating numbers: Spark skips by dictionary and would not find -0.0 as 0."""
+    leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+    return [path for path, type_ in leaves if not pa.types.is_floating(type_)]
+
+
+def _leaves(path: str, type_: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """The columns of a Parquet file that a (nested) type becomes, by their path in it."""
+    infix = {"list": "list.", "map": "key_value."}.get(type_name(type_), "")
+    parts = children(type_)
+    if not parts:
+        yield path, type_
+    for name, part in parts:
+        yield from _leaves(f"{path}.{infix}{name}", part)
 
 
 def _with_row_ids(body: pa.Table, row_ids: pa.Array | None) -> tuple[int | None, pa.Table]:

@@ -7,19 +7,19 @@ is by whole files: what survives of a file's rows is staged as a new segment und
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millstream.catalog import files, inlined, stats, streams
+from millstream.catalog import files, inlined, stats, streams, tables
 from millstream.catalog.records import DataFile, Segment, TableInfo, TableStats
 from millstream.errors import Condition, MachineError
 from millstream.storage import constraints, inline, segment, statistics, watermark
 from millstream.storage.scan import Scan, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -68,7 +68,29 @@ class Transaction:
         self._lake = lake
         self.base = base
         self._staged: dict[int, Staged] = {}
+        self._created: dict[str, TableInfo] = {}
+        self._dropped: dict[int, TableInfo] = {}
         lake.catalog.pin(base)
+
+    def tables(self) -> Mapping[str, TableInfo]:
+        """The tables as this transaction sees them: those of its base with its own changes."""
+        known = self._lake.catalog.tables(self.base)
+        kept = {name: t for name, t in known.items() if t.id not in self._dropped}
+        return kept | self._created
+
+    def create(self, wanted: TableInfo) -> TableInfo:
+        """Stage a new table; until the commit it has a number of this transaction's own."""
+        table = replace(wanted, id=-1 - len(self._created) - len(self._staged))
+        self._created[table.name.lower()] = table
+        return table
+
+    def drop(self, table: TableInfo) -> None:
+        """Stage the end of a table, with all that was staged for it."""
+        staged = self._staged.pop(table.id, None)
+        if staged is not None:
+            segment.remove(self._lake.folder(table), staged.segments)
+        if self._created.pop(table.name.lower(), None) is None or table.id >= 0:
+            self._dropped[table.id] = table
 
     def _of(self, table: TableInfo) -> Staged:
         return self._staged.setdefault(table.id, Staged(table))
@@ -116,10 +138,15 @@ class Transaction:
 
     def scan(self, table: TableInfo, comparisons: Sequence[Comparison] = ()) -> Scan:
         """The table as this transaction sees it: its base snapshot with its own changes."""
-        with self._lake.catalog.read() as connection:
-            found = plan(connection, table, self.base.id, comparisons)
+        found = self._stored(table, comparisons)
         staged = self._staged.get(table.id)
         return found if staged is None else self._with_own(found, staged)
+
+    def _stored(self, table: TableInfo, comparisons: Sequence[Comparison] = ()) -> Scan:
+        if table.id < 0:
+            return Scan(table, self.base.id, ())
+        with self._lake.catalog.read() as connection:
+            return plan(connection, table, self.base.id, comparisons)
 
     def _with_own(self, found: Scan, staged: Staged) -> Scan:
         own = [_as_file(s, -1 - i) for i, s in enumerate(staged.segments)]
@@ -166,8 +193,7 @@ class Transaction:
         """Stage the removal of every row; returns how many there were."""
         found = self.scan(table)
         staged = self._of(table)
-        with self._lake.catalog.read() as connection:
-            before = plan(connection, table, self.base.id)
+        before = self._stored(table)
         self.replace(table, found.files, [])
         staged.rows, staged.row_stats, staged.times = [], [], []
         if staged.inlined_end is None and before.inlined is not None and before.inlined_ids is not None:
@@ -177,15 +203,25 @@ class Transaction:
     def commit(self) -> None:
         """Make all staged changes one snapshot. On any error nothing is kept."""
         staged = [s for s in self._staged.values() if s.segments or s.removes or s.rows or s.times]
-        shareable = not any(s.removes for s in staged)
+        defines = bool(self._created or self._dropped)
+        shareable = not defines and not any(s.removes for s in staged)
         try:
-            if staged:
-                self._lake.catalog.commit(lambda c: _apply_all(c, staged), shareable=shareable)
+            if staged or defines:
+                self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable)
         except BaseException:
             self.rollback()
             raise
         self._lake.committed([s.written() for s in staged])
         self._finish()
+
+    def _apply(self, commit: Commit, every: Sequence[Staged]) -> None:
+        for table in self._dropped.values():
+            _check_still_there(commit, table)
+            tables.drop(commit, table)
+        made = {wanted.id: _create(commit, wanted) for wanted in self._created.values()}
+        for staged in every:
+            known = made.get(staged.table.id, staged.table)
+            _apply(commit, replace(staged, table=known))
 
     def rollback(self) -> None:
         """Forget all staged changes and delete what was written for them."""
@@ -207,9 +243,11 @@ def _as_file(part: Segment, file_id: int) -> DataFile:
     return DataFile(file_id, part.path, part.rows, part.bytes, part.row_id_start or 0, 0)
 
 
-def _apply_all(commit: Commit, every: Sequence[Staged]) -> None:
-    for staged in every:
-        _apply(commit, staged)
+def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
+    names = commit.connection.execute("SELECT table_name FROM ducklake_table WHERE end_snapshot IS NULL")
+    if wanted.name.lower() in {name.lower() for (name,) in names}:
+        raise conflict(wanted)
+    return tables.create(commit, wanted)
 
 
 def _apply(commit: Commit, staged: Staged) -> None:
@@ -246,7 +284,7 @@ def _check_still_there(commit: Commit, table: TableInfo) -> None:
 def conflict(table: TableInfo) -> MachineError:
     return MachineError(
         Condition.WRITE_CONFLICT,
-        f"another statement changed or dropped {table.name!r} at the same time",
+        f"another statement created, changed or dropped {table.name!r} at the same time",
         hint="Run the statement again.",
     )
 

@@ -1,0 +1,33 @@
+# `make demo` and `make test` set up whatever they need first.
+
+PYTHON_BIN := .venv/bin/python
+
+.PHONY: help demo test lint bench clean
+
+help:
+	@echo "make demo    set up, then run the main story on real flights"
+	@echo "make test    set up, then run all tests"
+	@echo "make lint    set up, then check style, types and import rules"
+	@echo "make bench   set up, then run the benchmarks"
+	@echo "make clean   remove the environment and all caches"
+
+.venv/ready: pyproject.toml scripts/setup
+	@scripts/setup
+
+demo: .venv/ready
+	@.venv/bin/millstream demo
+
+test: .venv/ready
+	@$(PYTHON_BIN) -m pytest
+
+lint: .venv/ready
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --no-cache
+
+bench: .venv/ready
+	@.venv/bin/millstream bench ingest
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build src/*.egg-info

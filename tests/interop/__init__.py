@@ -1,0 +1,1 @@
+"""What DuckDB reads must be what Millstream reports."""

@@ -1,0 +1,137 @@
+"""Every type, every hard value, in every state of storage: DuckDB reads what was inserted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests import duck
+from tests.interop.values import CASES, SCALARS, Case
+from tests.recovery import stored
+
+import millstream
+from millstream.catalog import types
+from millstream.clock import ManualClock
+from millstream.storage import inline, upkeep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from duckdb import DuckDBPyConnection
+
+    from millstream.database import Database
+
+OPERATORS = ("<", "<=", "=", ">=", ">", "<>")
+
+
+@pytest.fixture
+def plain(database_path: Path) -> Iterator[Database]:
+    """A database without Spark."""
+    with millstream.connect(database_path, clock=ManualClock(), background=False) as database:
+        yield database
+
+
+def batches_of(case: Case) -> list[list[tuple[int, Any]]]:
+    """Rows in several inserts: each value alone, all of them, nulls alone and mixed in."""
+    alone = [[value] for value in case.values]
+    every = [[None, *case.values, None], list(reversed(case.values)), [None], [None, None]]
+    numbered: list[list[tuple[int, Any]]] = []
+    first = 0
+    for values in [*alone, *every]:
+        numbered.append([(first + i, value) for i, value in enumerate(values)])
+        first += len(values)
+    return numbered
+
+
+def create(db: Database, case: Case) -> None:
+    db.sql(f"CREATE TABLE t (id BIGINT, v {case.sql})")
+
+
+def expected_of(db: Database, batches: list[list[tuple[int, Any]]]) -> pa.Table:
+    schema = stored.table_of(db._lake, "t").schema.arrow
+    rows = [row for batch in batches for row in batch]
+    return pa.table([pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)], schema=schema)
+
+
+def assert_same(db: Database, expected: pa.Table, case: Case) -> None:
+    """Millstream's rows, DuckDB's rows, types, aggregates and filters against what was inserted."""
+    wanted = duck.by_id(expected.column(0).to_pylist(), expected)
+    assert stored.rows(db._lake, "t") == wanted
+    stored.check(db._lake)
+    with duck.attached(db.path) as connection:
+        assert duck.rows(connection, "t") == wanted
+        assert duck.types(connection, "t") == {"id": "BIGINT", "v": case.duck}
+        # A table of DuckDB's own: its scan of bare Arrow leaves NaN out of filters.
+        connection.register("bare", expected)
+        connection.execute("CREATE TABLE expected AS FROM bare")
+        assert_aggregates(connection, case)
+        if case.ordered:
+            assert_filters(connection, case)
+
+
+def assert_aggregates(connection: DuckDBPyConnection, case: Case) -> None:
+    asked = "count(*), count(v), count(*) FILTER (v IS NULL)" + (", min(v), max(v)" if case.ordered else "")
+    answers = [connection.execute(f"SELECT {asked} FROM {x}").fetchall() for x in ("lake.t", "expected")]
+    assert duck.canonical(answers[0]) == duck.canonical(answers[1])
+
+
+def assert_filters(connection: DuckDBPyConnection, case: Case) -> None:
+    """The same constants against the lake, where statistics prune, and against bare rows."""
+    for value in dict.fromkeys(duck.canonical(v) for v in case.values):
+        literal = value[1] if isinstance(value, tuple) else value
+        text = literal if isinstance(literal, bytes) else types.encode(literal)
+        found = [matches(connection, x, case.duck, text) for x in ("lake.t", "expected")]
+        assert found[0] == found[1], f"filters on {literal!r}"
+
+
+def matches(connection: DuckDBPyConnection, source: str, type_: str, text: str | bytes | None) -> list[Any]:
+    tests = [f"v {operator} CAST($1 AS {type_})" for operator in OPERATORS] + ["v IS NULL", "v IS NOT NULL"]
+    parts = [f"SELECT {i} AS test, id FROM {source} WHERE {test}" for i, test in enumerate(tests)]
+    return sorted(connection.execute(" UNION ALL ".join(parts), [text]).fetchall())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_duckdb_reads_every_value_inlined_then_flushed_then_beside_new_rows(plain: Database, case: Case) -> None:
+    create(plain, case)
+    batches = batches_of(case)
+    for batch in batches:
+        plain.insert("t", batch)
+    assert_same(plain, expected_of(plain, batches), case)
+
+    upkeep.flush(plain._lake)
+    assert len(stored.live_files(plain._lake, "t")) > 0
+    assert_same(plain, expected_of(plain, batches), case)
+
+    first = sum(map(len, batches))
+    batches.append([(first + i, value) for i, value in enumerate(case.values)])
+    plain.insert("t", batches[-1])
+    assert_same(plain, expected_of(plain, batches), case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_duckdb_reads_every_value_from_many_files_and_after_their_compaction(
+    plain: Database, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "MOST_ROWS", 0)
+    create(plain, case)
+    batches = (batches_of(case) * 3)[: 2 * upkeep.MOST_SMALL_FILES]
+    first = 0
+    for i, batch in enumerate(batches):
+        batches[i] = [(first + n, value) for n, (_, value) in enumerate(batch)]
+        first += len(batch)
+        plain.insert("t", batches[i])
+    expected = expected_of(plain, batches)
+    assert len(stored.live_files(plain._lake, "t")) == len(batches)
+    assert_same(plain, expected, case)
+
+    assert upkeep.compact(plain._lake) == len(batches)
+    assert len(stored.live_files(plain._lake, "t")) == 1
+    assert_same(plain, expected, case)
+
+
+def test_inlining_covers_every_scalar_type_and_no_nested_one(plain: Database) -> None:
+    for i, case in enumerate(CASES):
+        plain.sql(f"CREATE TABLE t{i} (v {case.sql})")
+        assert (stored.table_of(plain._lake, f"t{i}").inlined_table is not None) == (case in SCALARS), case.sql

@@ -1,0 +1,1 @@
+"""Crashes, second openers, damaged and moved databases."""
