@@ -36,6 +36,7 @@ def attached(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         for package in (duckdb_extension_sqlite_scanner, duckdb_extension_ducklake):
             _load(connection, package)
         connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET threads = 1")
         catalog = str(database / "catalog.sqlite").replace("'", "''")
         connection.execute(f"ATTACH 'ducklake:sqlite:{catalog}' AS lake (READ_ONLY)")
         yield connection

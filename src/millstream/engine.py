@@ -173,10 +173,11 @@ class Engine:
     @_run.register
     def _select(self, statement: st.Select, parameters: Any) -> Result:
         bound = self._bind(statement.query, statement, parameters)
-        self.lake.catalog.pin(bound.snapshot)
+        oldest = bound.oldest_snapshot_id
+        self.lake.catalog.pin(oldest)
 
         def release() -> None:
-            self.lake.catalog.unpin(bound.snapshot)
+            self.lake.catalog.unpin(oldest)
 
         try:
             rows = query.run(self.spark, bound, self.relations, parameters)
@@ -404,9 +405,11 @@ class Engine:
 
     @_run.register
     def _copy_to(self, statement: st.CopyTo, parameters: Any) -> Result:
-        rows = self._rows(statement.query, statement, parameters)
+        bound = self._bind(statement.query, statement, parameters)
+        rows = query.run(self.spark, bound, self.relations, parameters)
         try:
-            return Result(f"COPY {copy_to(rows, statement.path, statement.options)}")
+            with self.lake.catalog.pinned(bound.oldest_snapshot_id):
+                return Result(f"COPY {copy_to(rows, statement.path, statement.options)}")
         except MillstreamError as error:
             error.span = error.span or statement.path_span
             raise

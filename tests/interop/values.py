@@ -38,10 +38,10 @@ MOMENTS = (
 
 
 def _decimals(precision: int, scale: int) -> Case:
-    top = Decimal((0, (9,) * precision, -scale))
-    unit = Decimal((0, (1,), -scale))
     name = f"DECIMAL({precision},{scale})"
-    return Case(name, name, (top, -top, unit, -unit, Decimal(0).scaleb(-scale)))
+    digits = ((9,) * precision, (1,), (0,))
+    values = [Decimal((sign, d, -scale)) for d in digits for sign in (0, 1) if d != (0,) or not sign]
+    return Case(name, name, tuple(values))
 
 
 SCALARS = (

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests import duck
 
 from millstream.catalog import files, inlined, snapshots, stats
 from millstream.catalog.records import ColumnStats
 from millstream.schema import ObjectKind
 from millstream.storage import segment, statistics
+from tests import duck
 
 if TYPE_CHECKING:
     from pathlib import Path

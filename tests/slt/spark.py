@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from millstream.clock import Clock
     from tests.slt.runner import Database
 
+
 @cache
 def shared_spark() -> SparkSession:
     """The session, started on the first call."""

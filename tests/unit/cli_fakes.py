@@ -35,6 +35,9 @@ class FakeResult:
     def is_query(self) -> bool:
         return self.table is not None
 
+    def head(self, rows: int) -> pa.Table:
+        return self.to_arrow().slice(0, rows)
+
     def to_arrow(self) -> pa.Table:
         return self.table
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.cli_fakes import NUMBERS, FakeDatabase, failure
 
 import millstream.database
 from millstream.cli import bench
 from millstream.cli.main import main
 from millstream.errors import Condition, MachineError
+from tests.unit.cli_fakes import NUMBERS, FakeDatabase, failure
 
 
 @pytest.fixture

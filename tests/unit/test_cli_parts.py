@@ -10,7 +10,6 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from rich.console import Console
-from tests.unit.cli_fakes import OBJECTS, failure
 
 from millstream.cli import confirm
 from millstream.cli.activity import Activity
@@ -21,6 +20,7 @@ from millstream.cli.shortcuts import BY_NAME
 from millstream.cli.worker import CancelledError, Worker
 from millstream.database import Progress
 from millstream.errors import Condition, StatementError
+from tests.unit.cli_fakes import OBJECTS, failure
 
 
 def pieces(text: str, *, shortcuts: bool = False) -> list[Chunk]:

@@ -11,12 +11,12 @@ from prompt_toolkit.application import create_app_session
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
-from tests.unit.cli_fakes import NUMBERS, Desk, FakeDatabase, failure
 
 from millstream.cli.feed import Chunk
 from millstream.cli.printer import Format
 from millstream.cli.runner import Outcome
 from millstream.cli.shell import Shell, is_whole, stored_history
+from tests.unit.cli_fakes import NUMBERS, Desk, FakeDatabase, failure
 
 CTRL_C = "\x03"
 CTRL_D = "\x04"

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from millstream.errors import Condition, StatementError
 from tests.slt.records import FormatError, parse_script
 from tests.slt.regenerate import regenerate
 from tests.slt.render import render_row, render_value
 from tests.slt.runner import Mismatch, attempt_section
-
-from millstream.errors import Condition, StatementError
 
 if TYPE_CHECKING:
     from millstream.clock import Clock

@@ -8,6 +8,7 @@ import random
 import string
 import time
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -198,9 +199,8 @@ def check_spans(statements: tuple[Statement, ...]) -> None:
 
 
 def test_a_statement_is_tokenized_and_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    tokenize, read = parse_module.tokenize, dialect._read
-    monkeypatch.setattr(parse_module, "tokenize", lambda text: calls.append("tokenize") or tokenize(text))
-    monkeypatch.setattr(dialect, "_read", lambda *a: calls.append("read") or read(*a))
+    tokenize, read = Mock(wraps=parse_module.tokenize), Mock(wraps=dialect._read)
+    monkeypatch.setattr(parse_module, "tokenize", tokenize)
+    monkeypatch.setattr(dialect, "_read", read)
     assert isinstance(parse("INSERT INTO t VALUES (1, 'a', 2.5, NULL)")[0], Insert)
-    assert calls == ["tokenize", "read"]
+    assert (tokenize.call_count, read.call_count) == (1, 1)

@@ -89,7 +89,7 @@ def test_not_null_and_comments_are_kept() -> None:
         ("VARIANT", "UNKNOWN_TYPE", "VARIANT", "STRING"),
         ("TIME", "UNKNOWN_TYPE", "TIME", "STRING"),
         ("TIMESTAMP_TZ", "UNKNOWN_TYPE", "TIMESTAMP_TZ", "TIMESTAMP"),
-        ("TEXT", "UNKNOWN_TYPE", "TEXT", "STRING"),
+        ("CLOB", "UNKNOWN_TYPE", "CLOB", "STRING"),
         ("VARCHAR", "UNKNOWN_TYPE", "VARCHAR", "VARCHAR(20)"),
         ("VARCHAR(0)", "UNKNOWN_TYPE", "VARCHAR(0)", "STRING"),
         ("DECIMAL(39, 2)", "UNKNOWN_TYPE", "DECIMAL(39, 2)", "38"),

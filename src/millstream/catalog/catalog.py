@@ -151,23 +151,23 @@ class Catalog:
         return outcome[0]
 
     @contextmanager
-    def pinned(self, snapshot: Snapshot) -> Iterator[Snapshot]:
+    def pinned(self, snapshot_id: int) -> Iterator[None]:
         """Keep a snapshot, and so its files, from being expired."""
-        self.pin(snapshot)
+        self.pin(snapshot_id)
         try:
-            yield snapshot
+            yield
         finally:
-            self.unpin(snapshot)
+            self.unpin(snapshot_id)
 
-    def pin(self, snapshot: Snapshot) -> None:
+    def pin(self, snapshot_id: int) -> None:
         with self._lock:
-            self._pins[snapshot.id] = self._pins.get(snapshot.id, 0) + 1
+            self._pins[snapshot_id] = self._pins.get(snapshot_id, 0) + 1
 
-    def unpin(self, snapshot: Snapshot) -> None:
+    def unpin(self, snapshot_id: int) -> None:
         with self._lock:
-            self._pins[snapshot.id] -= 1
-            if not self._pins[snapshot.id]:
-                del self._pins[snapshot.id]
+            self._pins[snapshot_id] -= 1
+            if not self._pins[snapshot_id]:
+                del self._pins[snapshot_id]
 
     def oldest_pin(self) -> int | None:
         with self._lock:

@@ -1,8 +1,8 @@
 """Group commit: whatever waits when the disk is free goes into one transaction and one snapshot.
 
 `CommitQueue.submit` runs a piece of work inside a `Commit` and returns when it is durable. The thread
-that gets the leader's lock commits for all who queued meanwhile; nobody waits longer than the commit
-in progress and their own. One piece failing undoes only itself.
+that finds nobody leading commits for all who wait, then hands over to the first who came meanwhile:
+nobody waits longer than the commit in progress and their own. One piece failing undoes only itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millstream.catalog import stats
@@ -108,9 +108,15 @@ def time_text(time: datetime) -> str:
 class _Work(Generic[T]):
     run: Callable[[Commit], T]
     shareable: bool
+    woken: threading.Event = field(default_factory=threading.Event)
     done: bool = False
     result: T | None = None
     error: BaseException | None = None
+
+    def outcome(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
 
 
 class CommitQueue:
@@ -119,17 +125,38 @@ class CommitQueue:
     def __init__(self, transact: Callable[[Callable[[Commit], None]], None]) -> None:
         self._transact = transact
         self._waiting: deque[_Work[Any]] = deque()
-        self._leader = threading.Lock()
+        self._has_leader = False
+        self._lock = threading.Lock()
 
     def submit(self, run: Callable[[Commit], T], *, shareable: bool) -> T:
         work = _Work(run, shareable)
-        self._waiting.append(work)
-        with self._leader:
-            while not work.done:
-                self._commit_some(self._take())
-        if work.error is not None:
-            raise work.error
-        return work.result  # type: ignore[return-value]
+        with self._lock:
+            self._waiting.append(work)
+            leads = not self._has_leader
+            self._has_leader = True
+        if not leads:
+            work.woken.wait()
+        if not work.done:
+            self._lead()
+        return work.outcome()
+
+    def _lead(self) -> None:
+        """Commit what waits, one's own work first, then hand over to the next who came meanwhile."""
+        with self._lock:
+            batch = self._take()
+        try:
+            self._transact(lambda commit: _run_all(commit, batch))
+        except BaseException as error:
+            for work in batch:
+                work.error = work.error or error
+        with self._lock:
+            successor = self._waiting[0] if self._waiting else None
+            self._has_leader = successor is not None
+        for work in batch:
+            work.done = True
+            work.woken.set()
+        if successor is not None:
+            successor.woken.set()
 
     def _take(self) -> list[_Work[Any]]:
         batch = [self._waiting.popleft()]
@@ -138,15 +165,6 @@ class CommitQueue:
         ):
             batch.append(self._waiting.popleft())
         return batch
-
-    def _commit_some(self, batch: list[_Work[Any]]) -> None:
-        try:
-            self._transact(lambda commit: _run_all(commit, batch))
-        except BaseException as error:
-            for work in batch:
-                work.error = work.error or error
-        for work in batch:
-            work.done = True
 
 
 def _run_all(commit: Commit, batch: list[_Work[Any]]) -> None:

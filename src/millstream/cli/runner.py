@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from millstream.cli.printer import Format
 from millstream.cli.worker import INTERRUPTED, CancelledError
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from millstream.cli.printer import Printer
     from millstream.cli.worker import Worker
     from millstream.database import Database, ObjectInfo, Result
+
+
+MOST_FETCHED = 100_000
 
 
 class Outcome(IntEnum):
@@ -86,20 +90,29 @@ class Runner:
 
     def _next(self, results: Iterator[Result]) -> Answer | None:
         with self._activity.showing():
-            return self._worker.call(lambda: _next_answer(results), self._db.cancel)
+            return self._worker.call(lambda: self._next_answer(results), self._db.cancel)
+
+    def _next_answer(self, results: Iterator[Result]) -> Answer | None:
+        result = next(results, None)
+        if result is None:
+            return None
+        return Answer(result.status, self._fetched(result) if result.is_query else None)
+
+    def _fetched(self, result: Result) -> pa.Table:
+        """All rows where all are printed; else no more than somebody could want counted."""
+        settings = self.printer.settings
+        if settings.format is not Format.TABLE or settings.max_rows is None:
+            return result.to_arrow()
+        table = result.head(MOST_FETCHED)
+        if table.num_rows == MOST_FETCHED:
+            self.printer.note(f"Only the first {MOST_FETCHED:,} rows were fetched; LIMIT or COPY … TO takes more.")
+        return table
 
     def _print(self, answer: Answer) -> None:
         if answer.table is None:
             self.printer.status(answer.status)
         else:
             self.printer.rows(answer.table)
-
-
-def _next_answer(results: Iterator[Result]) -> Answer | None:
-    result = next(results, None)
-    if result is None:
-        return None
-    return Answer(result.status, result.to_arrow() if result.is_query else None)
 
 
 def run_all(chunks: Iterable[Chunk], run: Callable[[Chunk], Outcome], keep_going: bool) -> Outcome:

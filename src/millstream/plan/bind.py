@@ -51,6 +51,11 @@ class BoundQuery:
     statement_text: str
     offset: int = 0
 
+    @property
+    def oldest_snapshot_id(self) -> int:
+        """The oldest snapshot it reads: the one to keep while it runs."""
+        return min((t.scan.snapshot_id for t in self.tables), default=self.snapshot.id)
+
 
 def bind(query: Query, source: Source, statement_text: str, parameters: Mapping[str, Any]) -> BoundQuery:
     """Find the query's tables and prune what they read by the query's predicates."""

@@ -40,9 +40,9 @@ def upkeep_net(lake: Lake, clock: Clock, policy: Policy | None = None) -> Net:
     """The net for a database that is open for writing, told of every commit."""
     policy = policy or Policy()
     net = Net(clock)
+    net.transition(DROP, BASKETS, policy.drop, lambda _: _ignore(upkeep.drop_consumed(lake)))
     net.transition(FLUSH, INLINED, policy.flush, lambda _: net.put(SMALL, upkeep.flush(lake) and 1))
     net.transition(COMPACT, SMALL, policy.compact, lambda _: _ignore(upkeep.compact(lake)))
-    net.transition(DROP, BASKETS, policy.drop, lambda _: _ignore(upkeep.drop_consumed(lake)))
     net.transition(EXPIRE, SNAPSHOTS, policy.expire, lambda _: _expire(net, lake, policy))
 
     def committed(written: Sequence[Written]) -> None:

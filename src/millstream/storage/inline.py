@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.catalog import types
+from millstream.catalog.records import ColumnStats
+from millstream.storage.statistics import outside_of_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +19,32 @@ MOST_ROWS = 256
 """Inserts up to this many rows are inlined: there a commit without a file is the cheaper one."""
 
 
-def to_rows(data: pa.Table) -> list[tuple[Any, ...]]:
-    columns = [_to_storage(field.type, data.column(i).to_pylist()) for i, field in enumerate(data.schema)]
-    return list(zip(*columns, strict=True))
+def to_rows(table: TableInfo, data: pa.Table) -> tuple[list[tuple[Any, ...]], dict[int, ColumnStats]]:
+    """The rows in storage form, and the statistics of their columns.
+
+    Plain Python on purpose: for a row or two, Arrow's kernels cost several times as much to call.
+    """
+    columns, stats = [], {}
+    for i, (column_id, column) in enumerate(zip(table.column_ids, table.schema.columns, strict=True)):
+        try:
+            values = data.column(i).to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise outside_of_time(column, error) from error
+        columns.append(_to_storage(column.type, values))
+        stats[column_id] = _stats(column.type, values)
+    return list(zip(*columns, strict=True)), stats
+
+
+def _stats(type_: pa.DataType, values: list[Any]) -> ColumnStats:
+    present = [v for v in values if v is not None]
+    has_nan = None
+    ordered = present
+    if pa.types.is_floating(type_):
+        ordered = [v for v in present if v == v]
+        has_nan = len(ordered) < len(present)
+    if pa.types.is_binary(type_) or not ordered:
+        return ColumnStats(len(present), len(values) - len(present), has_nan=has_nan)
+    return ColumnStats(len(present), len(values) - len(present), min(ordered), max(ordered), has_nan)
 
 
 def _to_storage(type_: pa.DataType, values: list[Any]) -> list[Any]:

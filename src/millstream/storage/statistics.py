@@ -43,9 +43,13 @@ def _bounds(column: Column, values: pa.ChunkedArray) -> tuple[object, object]:
     try:
         return bounds["min"].as_py(), bounds["max"].as_py()
     except (OverflowError, ValueError) as error:
-        raise DataError(
-            Condition.INVALID_VALUE,
-            f"column {column.name!r} holds a time outside of the years 1 to 9999",
-            detail=str(error),
-            hint="Correct the value; dates and timestamps cover the years 1 to 9999.",
-        ) from error
+        raise outside_of_time(column, error) from error
+
+
+def outside_of_time(column: Column, error: Exception) -> DataError:
+    return DataError(
+        Condition.INVALID_VALUE,
+        f"column {column.name!r} holds a time outside of the years 1 to 9999",
+        detail=str(error),
+        hint="Correct the value; dates and timestamps cover the years 1 to 9999.",
+    )

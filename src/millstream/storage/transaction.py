@@ -70,7 +70,7 @@ class Transaction:
         self._staged: dict[int, Staged] = {}
         self._created: dict[str, TableInfo] = {}
         self._dropped: dict[int, TableInfo] = {}
-        lake.catalog.pin(base)
+        lake.catalog.pin(base.id)
 
     def tables(self) -> Mapping[str, TableInfo]:
         """The tables as this transaction sees them: those of its base with its own changes."""
@@ -100,8 +100,9 @@ class Transaction:
         staged = self._of(table)
         data = constraints.checked(table, data)
         if table.inlined_table and data.num_rows <= inline.MOST_ROWS:
-            staged.row_stats.append(statistics.of_table(table, data))
-            staged.rows += inline.to_rows(data)
+            rows, row_stats = inline.to_rows(table, data)
+            staged.rows += rows
+            staged.row_stats.append(row_stats)
         else:
             staged.segments += segment.write_all(self._lake.folder(table), table, segment.sliced(data))
         self._note_times(staged, data)
@@ -231,7 +232,7 @@ class Transaction:
 
     def _finish(self) -> None:
         self._staged.clear()
-        self._lake.catalog.unpin(self.base)
+        self._lake.catalog.unpin(self.base.id)
         self._lake.finished(self)
 
     def removes_from(self, table: TableInfo) -> bool:

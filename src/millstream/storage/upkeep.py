@@ -203,4 +203,7 @@ def remove_orphans(lake: Lake) -> int:
     ]
     for file in orphans:
         file.unlink(missing_ok=True)
+    for folder in lake.data.glob("*/*/"):
+        if not any(folder.iterdir()):
+            folder.rmdir()
     return len(orphans)
