@@ -28,20 +28,33 @@ def _load(connection: duckdb.DuckDBPyConnection, package: Any) -> None:
         connection.execute(f"LOAD '{extension}'")
 
 
+_idle: list[duckdb.DuckDBPyConnection] = []
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    if _idle:
+        return _idle.pop()
+    connection = duckdb.connect(":memory:")
+    for package in (duckdb_extension_sqlite_scanner, duckdb_extension_ducklake):
+        _load(connection, package)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET threads = 1")
+    return connection
+
+
 @contextmanager
 def attached(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection in which `lake` is the database in that directory."""
-    connection = duckdb.connect(":memory:")
+    connection = _connection()
+    catalog = str(database / "catalog.sqlite").replace("'", "''")
     try:
-        for package in (duckdb_extension_sqlite_scanner, duckdb_extension_ducklake):
-            _load(connection, package)
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET threads = 1")
-        catalog = str(database / "catalog.sqlite").replace("'", "''")
         connection.execute(f"ATTACH 'ducklake:sqlite:{catalog}' AS lake (READ_ONLY)")
         yield connection
-    finally:
+        connection.execute("DETACH lake")
+    except BaseException:
         connection.close()
+        raise
+    _idle.append(connection)
 
 
 def source(table: str, version: int | None = None) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from millstream.errors import (
     Condition,
     DataError,
-    InternalError,
     MachineError,
     MillstreamError,
     Span,
@@ -225,5 +224,19 @@ def _from_text(text: str, splice: Splice) -> MillstreamError:
             "Spark ran out of memory",
             hint="Give it more (spark.driver.memory), or ask for less at a time.",
         )
-    lines = [part for part in text.splitlines() if part.strip() and not part.lstrip().startswith("at ")]
-    return InternalError("Spark failed in a way we do not know", detail=_message(lines[0] if lines else ""))
+    return DataError(
+        Condition.QUERY_FAILED,
+        "the query failed while it was running",
+        detail=_cause(text),
+        hint="Look at the values that its functions were given.",
+        text=splice.text,
+    )
+
+
+def _cause(text: str) -> str | None:
+    """What the innermost Java exception said, without its package and its stack."""
+    causes = re.findall(r"^(?:Caused by: |: )?[\w.$]*?(\w+(?:Exception|Error))(?:: (.*))?$", text, re.MULTILINE)
+    if not causes:
+        return None
+    kind, said = causes[-1]
+    return f"{kind}: {said}" if said else kind

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.errors import Condition, DataError, StatementError, did_you_mean
+from millstream.ingest import text
 from millstream.schema import Column, Schema
 
 OVERFLOW = re.compile(
@@ -146,6 +147,8 @@ def cast(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.Array | pa.Ch
     if not castable(values.type, column.type):
         raise mismatch(column, _sample(values), None)
     try:
+        if _is_text(values.type) and pa.types.is_temporal(column.type):
+            return _times_from_text(values, column)
         if pa.types.is_floating(values.type) and pa.types.is_integer(column.type):
             values = pc.trunc(values)
         if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(column.type):
@@ -157,6 +160,14 @@ def cast(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.Array | pa.Ch
         if OVERFLOW.search(str(error)) and not pa.types.is_string(values.type):
             raise overflow(column, error) from error
         raise invalid(column, error) from error
+
+
+def _times_from_text(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.Array:
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    read, failures = text.read_column(whole.cast(pa.string()), column)
+    for reason in failures.values():
+        raise invalid(column, ValueError(reason))
+    return read
 
 
 def castable(source: pa.DataType, target: pa.DataType) -> bool:
