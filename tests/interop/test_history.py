@@ -26,11 +26,11 @@ BIG = 300
 
 
 def assert_same_at_every_version(db: Database, name: str) -> None:
-    with duck.attached(db.path) as connection:
+    with duck.attached(db.path) as reader:
         for version in range(db._lake.catalog.current.id + 1):
             snapshot = db._lake.catalog.snapshot(version=version)
             if name in db._lake.catalog.tables(snapshot):
-                assert duck.rows(connection, name, version) == stored.rows(db._lake, name, snapshot), version
+                assert duck.rows(reader, name, version) == stored.rows(db._lake, name, snapshot), version
 
 
 def numbers(first: int, count: int) -> pa.Table:
@@ -56,14 +56,14 @@ def test_filters_on_an_old_version_find_rows_outside_of_todays_bounds(plain: Dat
     before = plain._lake.catalog.current.id
     plain.sql("TRUNCATE TABLE t")
     plain.insert("t", numbers(5000, 1))
-    with duck.attached(plain.path) as connection:
+    with duck.attached(plain.path) as reader:
         old = duck.source("t", before)
-        assert connection.execute(f"SELECT count(*) FROM {old} WHERE id < 100").fetchone() == (100,)
-        assert connection.execute(f"SELECT count(*) FROM {old} WHERE id >= 0").fetchone() == (BIG,)
-        assert connection.execute(f"SELECT min(id), max(id), count(*) FROM {old}").fetchone() == (0, BIG - 1, BIG)
+        assert reader.ask(f"SELECT count(*) FROM {old} WHERE id < 100") == [(100,)]
+        assert reader.ask(f"SELECT count(*) FROM {old} WHERE id >= 0") == [(BIG,)]
+        assert reader.ask(f"SELECT min(id), max(id), count(*) FROM {old}") == [(0, BIG - 1, BIG)]
         for _ in range(2):
-            found = connection.execute("SELECT min(id), max(id), count(*) FROM lake.t").fetchone()
-            assert found == (5000, 5000, 1)
+            found = reader.ask("SELECT min(id), max(id), count(*) FROM lake.t")
+            assert found == [(5000, 5000, 1)]
             upkeep.flush(plain._lake)
 
 
@@ -75,9 +75,9 @@ def test_a_dropped_table_is_readable_at_its_versions(plain: Database) -> None:
     plain.sql("DROP TABLE t")
     plain.sql("CREATE TABLE t (name STRING)")
     plain.insert("t", [("new",)])
-    with duck.attached(plain.path) as connection:
-        assert connection.execute(f"SELECT count(*) FROM {duck.source('t', before)}").fetchone() == (BIG + 3,)
-        assert list(duck.rows(connection, "t").values()) == [("new",)]
+    with duck.attached(plain.path) as reader:
+        assert reader.ask(f"SELECT count(*) FROM {duck.source('t', before)}") == [(BIG + 3,)]
+        assert list(duck.rows(reader, "t").values()) == [("new",)]
 
 
 @pytest.mark.parametrize("rows", [1, BIG])
@@ -88,10 +88,10 @@ def test_a_stream_whose_first_rows_were_dropped_has_the_bounds_of_the_rest(plain
     for i in (10, 20, 30):
         plain.insert("s", [(i, i)] * rows)
     assert upkeep.drop_consumed(plain._lake) == 2 * rows
-    with duck.attached(plain.path) as connection:
-        assert duck.rows(connection, "s") == stored.rows(plain._lake, "s")
-        found = connection.execute("SELECT min(id), max(id), count(*) FROM lake.s").fetchone()
-        assert found == (30, 30, rows)
+    with duck.attached(plain.path) as reader:
+        assert duck.rows(reader, "s") == stored.rows(plain._lake, "s")
+        found = reader.ask("SELECT min(id), max(id), count(*) FROM lake.s")
+        assert found == [(30, 30, rows)]
 
 
 def test_an_empty_table_and_a_table_that_lost_all_rows_read_as_empty(plain: Database) -> None:
@@ -99,11 +99,11 @@ def test_an_empty_table_and_a_table_that_lost_all_rows_read_as_empty(plain: Data
     plain.sql("CREATE TABLE lost (id BIGINT, x DOUBLE)")
     plain.insert("lost", [(1, float("nan"))])
     plain.sql("DELETE FROM lost")
-    with duck.attached(plain.path) as connection:
+    with duck.attached(plain.path) as reader:
         for name in ("never", "lost"):
-            assert duck.rows(connection, name) == {}
+            assert duck.rows(reader, name) == {}
             asked = f"SELECT count(*), min(id), max(x) FROM lake.{name}"
-            assert connection.execute(asked).fetchone() == (0, None, None)
+            assert reader.ask(asked) == [(0, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def test_columns_of_any_name_are_read(plain: Database, name: str) -> None:
     plain.insert(f"t {name}", [(1, "one"), (2, None)])
     plain.insert(f"t {name}", [(i, str(i)) for i in range(BIG)])
     upkeep.flush(plain._lake)
-    with duck.attached(plain.path) as connection:
+    with duck.attached(plain.path) as reader:
         quoted = name.replace('"', '""')
-        found = connection.execute(f'SELECT id, "{quoted}" FROM {duck.source(f"t {name}")}').fetchall()
+        found = reader.ask(f'SELECT id, "{quoted}" FROM {duck.source(f"t {name}")}')
     assert sorted(found, key=repr) == sorted([(1, "one"), (2, None), *((i, str(i)) for i in range(BIG))], key=repr)
 
 
@@ -128,8 +128,8 @@ def test_a_database_in_a_directory_of_any_name_is_read(tmp_path: Path, folder: s
         db.sql("CREATE TABLE t (id BIGINT)")
         db.insert("t", numbers(0, 2))
         db.insert("t", numbers(2, BIG))
-    with duck.attached(root) as connection:
-        assert len(duck.rows(connection, "t")) == BIG + 2
+    with duck.attached(root) as reader:
+        assert len(duck.rows(reader, "t")) == BIG + 2
 
 
 def test_a_moved_database_opens_and_duckdb_reads_it(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_moved_database_opens_and_duckdb_reads_it(tmp_path: Path) -> None:
         db.insert("t", numbers(BIG, BIG))
         expected = stored.rows(db._lake, "t")
         assert len(expected) == 2 * BIG
-        with duck.attached(db.path) as connection:
-            assert duck.rows(connection, "t") == expected
+        with duck.attached(db.path) as reader:
+            assert duck.rows(reader, "t") == expected
     assert not (tmp_path / "a").exists()
 
 
@@ -172,15 +172,15 @@ def test_duckdb_reads_whole_commits_while_millstream_writes(
 
     writer = threading.Thread(target=write)
     seen = set()
-    with duck.attached(plain.path) as connection:
+    with duck.attached(plain.path) as reader:
         writer.start()
         while not done.is_set():
-            connection.execute("BEGIN")
-            a, b = (sorted(duck.rows(connection, name).values()) for name in ("a", "b"))
-            connection.execute("COMMIT")
+            reader.ask("BEGIN")
+            a, b = (sorted(duck.rows(reader, name).values()) for name in ("a", "b"))
+            reader.ask("COMMIT")
             assert a == b
             seen.add(len(a))
         writer.join()
         assert not failures
-        assert len(duck.rows(connection, "a")) == 60
+        assert len(duck.rows(reader, "a")) == 60
     assert len(seen) > 1, "the reader never saw the writer at work"

@@ -98,7 +98,9 @@ def _check_statistics(lake: Lake, table: TableInfo) -> None:
         return  # a stream's statistics are bounds: rows leave it without a trace
     assert known.rows == len(ids), f"{table.name}: {known.rows} rows recorded, {len(ids)} there"
     actual = statistics.of_table(table, data)
-    assert all(_covers(bounds, actual[i]) for i, bounds in known.columns.items()), f"{table.name}: {known} {actual}"
+    assert all(_covers(bounds, actual[i]) for i, bounds in known.columns.items()), (
+        f"{table.name}: {known} {actual}"
+    )
 
 
 def _covers(known: ColumnStats, actual: ColumnStats) -> bool:

