@@ -28,6 +28,7 @@ from millstream.ingest import convert, copy_from, literals
 from millstream.ingest.progress import Listener, ignore
 from millstream.plan import compare, define, describe, explain
 from millstream.plan.bind import BoundQuery, bind, column, find_named
+from millstream.plan.later import not_supported_yet
 from millstream.schema import TIMESTAMP, Column, ObjectKind, normal_type
 from millstream.sql import statements as st
 
@@ -528,43 +529,3 @@ def _stored(field: pa.Field) -> pa.DataType:
             f"column {field.name!r} has a type that cannot be stored: {field.type}",
             hint="Convert it with CAST in the query.",
         ) from error
-
-
-LATER: dict[type[st.Statement], tuple[str, int]] = {
-    st.CreateStreamingTable: ("streaming tables", 2),
-    st.CreateIndex: ("indices", 2),
-    st.AlterTable: ("ALTER", 2),
-    st.CreateView: ("views", 3),
-    st.RefreshView: ("continuous views", 3),
-    st.CreateContinuousQuery: ("continuous queries", 4),
-    st.CreateStreamingView: ("streaming views", 4),
-    st.Subscribe: ("subscriptions", 4),
-    st.Pause: ("continuous queries", 4),
-    st.Resume: ("continuous queries", 4),
-    st.CreateReceptor: ("receptors", 7),
-}
-LATER_KINDS = {
-    ObjectKind.STREAMING_TABLE: 2,
-    ObjectKind.INDEX: 2,
-    ObjectKind.VIEW: 3,
-    ObjectKind.CONTINUOUS_VIEW: 3,
-    ObjectKind.CONTINUOUS_QUERY: 4,
-    ObjectKind.STREAMING_VIEW: 4,
-    ObjectKind.RECEPTOR: 7,
-    ObjectKind.EMITTER: 7,
-}
-
-
-def not_supported_yet(statement: st.Statement) -> StatementError:
-    """The answer to a statement that parses today and runs in a later part."""
-    what, part = LATER.get(type(statement), (type(statement).__name__, 4))
-    if isinstance(statement, st.Drop):
-        what, part = f"{statement.kind.value} objects", LATER_KINDS.get(statement.kind, 4)
-    if isinstance(statement, st.Explain):
-        what, part = f"EXPLAIN {statement.mode or 'of a name'}", 3
-    return StatementError(
-        Condition.NOT_SUPPORTED_YET,
-        f"{what} are not built yet" if what[-1] == "s" else f"{what} is not built yet",
-        detail=f"The statement is understood; it comes with part {part} of the road map.",
-        hint="Tables and streams, INSERT, COPY, UPDATE, DELETE and all of Spark's SELECT work today.",
-    )

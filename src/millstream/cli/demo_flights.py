@@ -11,13 +11,15 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from rich.text import Text
 
 from millstream.cli import demo_replay
 from millstream.cli.activity import Activity
-from millstream.cli.demo_stage import Clock, bar, columns, grid
+from millstream.cli.demo_stage import SQL_INDENT, Clock, bar, columns, folded, grid
 from millstream.database import connect
 from millstream.errors import Condition, InternalError, MachineError, MillstreamError
 
@@ -26,17 +28,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-    import pyarrow as pa
     from pyspark.sql import SparkSession
+    from rich.console import RenderableType
 
     from millstream.cli.demo_stage import Stage
     from millstream.database import Database
 
 HISTORY, STORM, END = "2013-01-01", "2013-03-04", "2013-03-11"
-WEEKS_IN_A_FILE = "7D"
+THURSDAY = date(2013, 3, 7)
 DEPARTURE = """\
-  scheduled TIMESTAMP, departed TIMESTAMP, delay INT, carrier STRING, flight INT,
-  tailnum STRING, origin STRING, dest STRING, distance INT"""
+  scheduled TIMESTAMP, departed TIMESTAMP, delay INT,
+  carrier STRING, flight INT, tailnum STRING,
+  origin STRING, dest STRING, distance INT"""
 TABLES = {
     "airlines": "carrier STRING, name STRING",
     "airports": "faa STRING, name STRING, lat DOUBLE, lon DOUBLE, alt INT",
@@ -46,30 +49,6 @@ TABLES = {
 STREAM = f"CREATE STREAM departures (\n{DEPARTURE}\n) TIMESTAMP BY scheduled WATERMARK INTERVAL '2' HOUR"
 FLIGHTS = f"CREATE TABLE flights (\n{DEPARTURE}\n)"
 
-ROUTES = """
-SELECT f.origin, f.dest, a.name AS airport, count(*) AS flights, avg(f.delay) AS delay
-FROM flights f JOIN airports a ON a.faa = f.dest
-WHERE f.scheduled >= '2013-03-04'
-GROUP BY ALL HAVING count(*) >= 20
-ORDER BY delay DESC LIMIT 5"""
-CARRIERS = """
-SELECT l.name, count(*) AS flights, avg(f.delay) AS delay,
-       avg(CASE WHEN f.delay > 60 THEN 100 ELSE 0 END) AS over_an_hour
-FROM flights f JOIN airlines l USING (carrier)
-WHERE f.scheduled >= '2013-03-04'
-GROUP BY l.name HAVING count(*) >= 100
-ORDER BY delay DESC LIMIT 6"""
-WIND = """
-SELECT CAST(floor(w.wind_speed / 5) * 5 AS INT) AS mph, count(*) AS flights,
-       avg(f.delay) AS delay
-FROM flights f JOIN weather w
-  ON w.origin = f.origin AND w.hour = date_trunc('hour', f.scheduled)
-WHERE w.wind_speed < 35
-GROUP BY 1 ORDER BY 1"""
-HOURS = """
-SELECT hour(scheduled) AS hour, avg(delay) AS delay
-FROM flights WHERE scheduled >= '2013-03-08' AND scheduled < '2013-03-09'
-GROUP BY 1 ORDER BY 1"""
 RANGE = """
 SELECT count(*), avg(delay) FROM flights
 WHERE scheduled >= '2013-02-08' AND scheduled < '2013-02-10'"""
@@ -77,16 +56,74 @@ CORRECTION = """
 UPDATE flights SET delay = 0
 WHERE delay < 0 AND scheduled >= '2013-03-04'"""
 PAST = """
-SELECT 1 AS nr, 'Thursday night' AS seen, count(*) AS flights, avg(delay) AS delay
+SELECT 'Thursday night' AS seen, count(*) AS flights, avg(delay) AS delay
 FROM flights AS OF VERSION {thursday} WHERE scheduled >= '2013-03-04'
 UNION ALL
-SELECT 2, 'before the correction', count(*), avg(delay)
+SELECT 'before the correction', count(*), avg(delay)
 FROM flights AS OF VERSION {before} WHERE scheduled >= '2013-03-04'
 UNION ALL
-SELECT 3, 'now', count(*), avg(delay)
+SELECT 'now', count(*), avg(delay)
 FROM flights WHERE scheduled >= '2013-03-04'
-ORDER BY nr"""
+ORDER BY flights, delay"""
 MISTAKE = "SELECT carrier, avg(dealy) FROM flights GROUP BY carrier"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query whose last column is a delay, and how its other columns are shown: heading → template."""
+
+    text: str
+    statement: str
+    columns: dict[str, str]
+
+    def grid(self, rows: Sequence[dict[str, Any]], width: int = 20) -> RenderableType:
+        worst = max((row["delay"] for row in rows), default=0.0)
+        shown = [
+            (*(template.format(**row) for template in self.columns.values()), *_delay(row["delay"], worst, width))
+            for row in rows
+        ]
+        numbers = [i for i, template in enumerate(self.columns.values()) if ":" in template]
+        return grid((*self.columns, "min", "mean delay"), shown, right=(*numbers, len(self.columns)))
+
+
+ROUTES = Question(
+    "Which routes suffered most?",
+    """
+    SELECT f.origin, f.dest, a.name AS airport, count(*) AS flights,
+           avg(f.delay) AS delay
+    FROM flights f JOIN airports a ON a.faa = f.dest
+    WHERE f.scheduled >= '2013-03-04'
+    GROUP BY ALL HAVING count(*) >= 20
+    ORDER BY delay DESC LIMIT 5""",
+    {"route": "{origin} → {dest}", "airport": "{airport}", "flights": "{flights:,}"},
+)
+CARRIERS = Question(
+    "Which airlines?",
+    """
+    SELECT l.name, count(*) AS flights,
+           avg(CASE WHEN f.delay > 60 THEN 100 ELSE 0 END) AS percent,
+           avg(f.delay) AS delay
+    FROM flights f JOIN airlines l USING (carrier)
+    WHERE f.scheduled >= '2013-03-04'
+    GROUP BY l.name HAVING count(*) >= 100
+    ORDER BY delay DESC LIMIT 6""",
+    {"airline": "{name}", "flights": "{flights:,}", "over an hour": "{percent:.0f} %"},
+)
+WIND = Question(
+    "Was it the wind? All departures since January, with the weather at their airport and hour:",
+    """
+    SELECT int(floor(w.wind_speed / 5) * 5) AS mph, count(*) AS flights,
+           avg(f.delay) AS delay
+    FROM flights f JOIN weather w
+      ON w.origin = f.origin AND w.hour = date_trunc('hour', f.scheduled)
+    WHERE w.wind_speed < 35
+    GROUP BY 1 ORDER BY 1""",
+    {"wind, from": "{mph:>2} mph", "flights": "{flights:,}"},
+)
+HOURS = """
+    SELECT hour(scheduled) AS hour, avg(delay) AS delay FROM flights
+    WHERE scheduled >= '2013-03-08' AND scheduled < '2013-03-09'
+    GROUP BY 1 ORDER BY 1"""
 
 
 @dataclass(frozen=True)
@@ -99,11 +136,12 @@ class Data:
     weather: pd.DataFrame
     departures: pd.DataFrame
 
-    def between(self, first: str, end: str) -> pd.DataFrame:
+    def between(self, first: str, end: str) -> pa.Table:
         """The departures scheduled in a stretch of days, `end` not included, as they left the ground."""
         scheduled = self.departures["scheduled"]
         found = self.departures[(scheduled >= first) & (scheduled < end)]
-        return found.sort_values(["departed", "scheduled", "carrier", "flight"])
+        ordered = found.sort_values(["departed", "scheduled", "carrier", "flight"])
+        return pa.Table.from_pandas(ordered, preserve_index=False)
 
 
 def tell(stage: Stage, folder: Path, spark: SparkSession | None = None) -> None:
@@ -218,9 +256,8 @@ def _copy(db: Database, file: Path) -> int:
 
 def _history(db: Database, data: Data) -> int:
     """January and February, a week in each file, so that a query by time reads few of them."""
-    before = data.between(HISTORY, STORM)
+    weeks = demo_replay.cut(data.between(HISTORY, STORM), "week")
     with db.transaction():
-        weeks = before.groupby(before["scheduled"].dt.floor(WEEKS_IN_A_FILE))
         return sum(db.insert("flights", week) for _, week in weeks)
 
 
@@ -252,45 +289,27 @@ def _ask(stage: Stage, db: Database, starting: threading.Thread) -> None:
         starting.join()
     if clock.seconds > 0.1:
         stage.aside(f"Spark started in the background; we waited {clock} for it.")
-    stage.say("Which routes suffered most?")
-    routes = _answer(stage, db, ROUTES)
-    worst = max(r["delay"] for r in routes)
-    shown = [
-        (f"{r['origin']} → {r['dest']}", r["airport"], f"{r['flights']:,}", *_delay(r["delay"], worst, 14))
-        for r in routes
-    ]
-    stage.show(grid(("route", "airport", "flights", "min", "mean delay"), shown, right=(2, 3)))
-    stage.gap()
-    stage.say("Which airlines?")
-    carriers = _answer(stage, db, CARRIERS)
-    worst = max(r["delay"] for r in carriers)
-    shown = [
-        (r["name"], f"{r['flights']:,}", f"{r['over_an_hour']:.0f} %", *_delay(r["delay"], worst, 14))
-        for r in carriers
-    ]
-    headings = ("airline", "flights", "over an hour", "min", "mean delay")
-    stage.show(grid(headings, shown, right=(1, 2, 3)))
-    stage.gap()
-    stage.say("Was it the wind? All departures since January, with the weather at their airport and hour:")
-    winds = _answer(stage, db, WIND)
-    worst = max(r["delay"] for r in winds)
-    shown = [
-        (f"{r['mph']:>2} to {r['mph'] + 5} mph", f"{r['flights']:,}", *_delay(r["delay"], worst)) for r in winds
-    ]
-    stage.show(grid(("wind", "flights", "min", "mean delay"), shown, right=(1, 2)))
-    stage.gap()
+    for question in (ROUTES, CARRIERS, WIND):
+        _answer(stage, db, question)
+        stage.gap()
     stage.say("And Friday the 8th, hour by hour:")
-    hours = _answer(stage, db, HOURS)
+    hours, clock = _rows(stage, db, HOURS)
     stage.show(columns({str(r["hour"]): r["delay"] for r in hours}, unit=" min"))
+    stage.aside(f"mean delay by hour of the day, {clock}")
 
 
-def _answer(stage: Stage, db: Database, statement: str) -> list[dict[str, Any]]:
-    """Show a query, run it, and say how long that took."""
+def _answer(stage: Stage, db: Database, question: Question) -> None:
+    """Put a question, run its query, show the answer and how long it took."""
+    stage.say(question.text)
+    rows, clock = _rows(stage, db, question.statement)
+    stage.show(question.grid(rows))
+    stage.aside(f"{len(rows)} rows, {clock}")
+
+
+def _rows(stage: Stage, db: Database, statement: str) -> tuple[list[dict[str, Any]], Clock]:
     stage.sql(statement)
     with stage.busy("Spark is working") as clock:
-        rows: list[dict[str, Any]] = db.sql(statement).to_arrow().to_pylist()
-    stage.aside(f"{clock}")
-    return rows
+        return db.sql(statement).to_arrow().to_pylist(), clock
 
 
 def _delay(minutes: float, worst: float, width: int = 24) -> tuple[str, Text]:
@@ -304,9 +323,11 @@ def _prune(stage: Stage, db: Database) -> None:
     stage.step("Only the files that matter")
     stage.say("Every file's bounds are in the catalogue, so a time range leaves files out before Spark sees them.")
     stage.sql(f"EXPLAIN {RANGE.strip()}")
-    stage.show(Text("\n".join(_column(db, f"EXPLAIN {RANGE}")), style="green"), 5)
+    for line in _column(db, f"EXPLAIN {RANGE}"):
+        stage.show(Text(folded(line, stage.console.width - SQL_INDENT), style="green"), SQL_INDENT)
     stage.gap()
-    [(flights, delay)] = db.sql(RANGE).fetchall()
+    with stage.busy("Spark is working"):
+        [(flights, delay)] = db.sql(RANGE).fetchall()
     stage.say(f"{flights:,} departures in the blizzard of 8 and 9 February, {delay:.0f} minutes late on average.")
 
 
@@ -323,10 +344,9 @@ def _correct(stage: Stage, db: Database, week: demo_replay.Week) -> None:
         changed = db.sql(CORRECTION).row_count or 0
     stage.aside(f"{changed:,} rows changed in {clock}")
     stage.gap()
-    stage.say("Every commit is a version, and old versions answer too:")
-    past = _answer(stage, db, PAST.format(thursday=week.versions["Thu"], before=before))
-    rows = [(r["seen"], f"{r['flights']:,}", *_delay(r["delay"], 40)) for r in past]
-    stage.show(grid(("seen", "flights", "min", "mean delay"), rows, right=(1, 2)))
+    columns_ = {"seen": "{seen}", "flights": "{flights:,}"}
+    statement = PAST.format(thursday=week.versions[THURSDAY], before=before)
+    _answer(stage, db, Question("Every commit is a version, and old versions answer too:", statement, columns_))
 
 
 def _mistake(stage: Stage, db: Database) -> None:
@@ -341,9 +361,13 @@ def _mistake(stage: Stage, db: Database) -> None:
 
 def _let_go(stage: Stage, db: Database) -> None:
     stage.step("The stream has let go")
-    stage.say("Nothing consumes the stream yet, so its rows go in the background. The table keeps its own.")
-    stage.gap()
     found = dict(zip(*_streams(db), strict=True))
+    gone = found["received"] - found["held"]
+    stage.say(
+        f"Nothing consumes the stream, so upkeep drops its rows in the background: {gone:,} of"
+        f" {found['received']:,} are gone by now. The table keeps its own."
+    )
+    stage.gap()
     names = ("name", "time", "watermark", "received", "late", "held")
     stage.show(grid(names, [[_shown(found[name]) for name in names]], right=(3, 4, 5)))
 
@@ -411,21 +435,19 @@ def _sum_up(stage: Stage, db: Database, clock: Clock) -> None:
     tables = db.sql("SHOW TABLES").to_arrow().to_pylist()
     files = [file for table in tables for file in _files(db, table["name"])]
     rows = sum(table["rows"] for table in tables)
-    stage.step("That was it")
+    stage.step("In sum")
     stage.say(
         f"{rows:,} rows in {len(tables)} tables, {len(files)} files of {sum(files) / 2**20:.1f} MB,"
         f" {demo_replay.version(db):,} versions, {clock.seconds:.0f} seconds with everything."
     )
-    stage.gap()
-    stage.say("Go on where this ended:")
-    stage.gap()
-    hints = (
-        (f"millstream shell {db.path}", "ask your own questions; \\? helps"),
-        ("SHOW SNAPSHOTS; SHOW FILES FROM flights;", "look underneath"),
-        (f"rm -r {db.path.parent}", "throw it away"),
-    )
-    for command, what in hints:
-        stage.show(Text(command, style="cyan", overflow="fold").append(f"   {what}", style="dim"), 5)
+    for what, command in (
+        ("Ask your own questions:", f"millstream shell {db.path}"),
+        ("Look underneath, in the shell:", "SHOW SNAPSHOTS; SHOW FILES FROM flights;"),
+        ("Throw it away:", f"rm -r {db.path.parent}"),
+    ):
+        stage.gap()
+        stage.say(what)
+        stage.show(Text(command, style="cyan", overflow="fold"), SQL_INDENT)
     stage.gap()
 
 

@@ -9,33 +9,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Group
-from rich.live import Live
-from rich.padding import Padding
 from rich.text import Text
 
-from millstream.cli.demo_stage import INDENT, Clock, bar, grid
+from millstream.cli.demo_stage import Clock, bar, grid
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Iterator
+    from datetime import date, datetime
+
     from rich.console import RenderableType
 
     from millstream.cli.demo_stage import Stage
     from millstream.database import Database
 
 STREAM, TABLE = "departures", "flights"
-BATCH = "10min"
-A_SECOND = 8
+BATCH_MINUTES = 10
+LOOKS_A_SECOND = 8
 LONGEST_DELAY = 90.0
 
 
 @dataclass
 class Day:
-    """What has been replayed of one day."""
+    """What has been replayed of one day's departures."""
 
-    label: str
     departures: int = 0
-    minutes: float = 0.0
+    minutes: int = 0
 
     @property
     def delay(self) -> float:
@@ -44,27 +45,40 @@ class Day:
 
 @dataclass
 class Week:
-    """How far the replay is, and which version ended each day."""
+    """How far the replay is: by the day for which planes were scheduled, and the version each day ended with."""
 
-    days: dict[str, Day]
+    days: dict[date, Day]
     clock: Clock = field(default_factory=Clock)
     rows: int = 0
     commits: int = 0
     late: int = 0
     watermark: str = ""
     version: int = 0
-    versions: dict[str, int] = field(default_factory=dict)
+    versions: dict[date, int] = field(default_factory=dict)
+    _looked: float = 0.0
 
-    def note(self, day: str, batch: pd.DataFrame) -> None:
-        self.rows += len(batch)
+    @classmethod
+    def of(cls, departures: pa.Table) -> Week:
+        return cls({day: Day() for day in sorted(set(_days(departures).to_pylist()))})
+
+    def note(self, batch: pa.Table) -> None:
+        self.rows += batch.num_rows
         self.commits += 1
-        self.days[day].departures += len(batch)
-        self.days[day].minutes += float(batch["delay"].sum())
+        for day, delay in zip(_days(batch).to_pylist(), batch.column("delay").to_pylist(), strict=True):
+            self.days[day].departures += 1
+            self.days[day].minutes += int(delay)
 
-    def look(self, db: Database) -> None:
+    @property
+    def is_stale(self) -> bool:
+        """Whether it is time to look at the database again."""
+        return self.clock.seconds - self._looked > 1 / LOOKS_A_SECOND
+
+    def looked(self, db: Database) -> Week:
         """Ask the database where it is."""
         _, _, watermark, _, late, *_ = db.sql("SHOW STREAMS").fetchall()[0]
         self.watermark, self.late, self.version = str(watermark), late, version(db)
+        self._looked = self.clock.seconds
+        return self
 
 
 def version(db: Database) -> int:
@@ -72,45 +86,51 @@ def version(db: Database) -> int:
     return max(row[0] for row in db.sql("SHOW SNAPSHOTS"))
 
 
-def play(stage: Stage, db: Database, departures: pd.DataFrame) -> Week:
+def _days(departures: pa.Table) -> pa.ChunkedArray:
+    return departures.column("scheduled").cast(pa.date32())
+
+
+def play(stage: Stage, db: Database, departures: pa.Table) -> Week:
     """Insert the departures batch by batch and show how it goes."""
-    left = departures["departed"]
-    labels = left.dt.strftime("%a").unique()
-    week = Week({name: Day(f"{name} {day.day:>2} March") for name, day in zip(labels, _days(left), strict=True)})
-    with Live(_picture(week), console=stage.console, auto_refresh=False) as live:
-        drawn = 0.0
-        today = ""
-        for moment, batch in departures.groupby(left.dt.floor(BATCH)):
-            day = moment.strftime("%a")
-            if day != today:
-                week.versions[today], today = version(db), day
-            with db.transaction():
-                db.insert(STREAM, batch)
-                db.insert(TABLE, batch)
-            week.note(day, batch)
-            if week.clock.seconds - drawn > 1 / A_SECOND:
-                drawn = week.clock.seconds
-                week.look(db)
-                live.update(_picture(week), refresh=True)
+    week = Week.of(departures)
+    with stage.moving(_picture(week)) as show:
+        for day, of_day in cut(departures, "day"):
+            for _, batch in cut(of_day, "minute", BATCH_MINUTES):
+                with db.transaction():
+                    db.insert(STREAM, batch)
+                    db.insert(TABLE, batch)
+                week.note(batch)
+                if week.is_stale:
+                    show(_picture(week.looked(db)))
+            week.versions[day.date()] = version(db)
         week.clock.stop()
-        week.look(db)
-        live.update(_picture(week), refresh=True)
+        show(_picture(week.looked(db)))
     return week
 
 
-def _days(left: pd.Series) -> list[pd.Timestamp]:
-    return list(left.dt.floor("D").unique())
+def cut(departures: pa.Table, unit: str, multiple: int = 1) -> Iterator[tuple[datetime, pa.Table]]:
+    """Departures in the order in which they left, in parts that left in the same stretch of time."""
+    stretch = pc.floor_temporal(departures.column("departed"), multiple, unit)
+    runs = pc.run_end_encode(stretch.combine_chunks())
+    first = 0
+    for moment, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield moment, departures.slice(first, end - first)
+        first = end
 
 
 def _picture(week: Week) -> RenderableType:
     rows = [
-        (day.label, f"{day.departures:,}", f"{day.delay:.1f}", bar(day.delay, LONGEST_DELAY, 30))
-        for day in week.days.values()
+        (f"{name:%a} {name.day:>2} {name:%B}", f"{day.departures:,}", f"{day.delay:.1f}", _bar(day))
+        for name, day in week.days.items()
     ]
-    table = grid(("left on", "departures", "min", "mean delay"), rows, right=(1, 2))
+    table = grid(("scheduled for", "departures", "min", "mean delay"), rows, right=(1, 2))
     rate = week.rows / max(week.clock.seconds, 0.001)
     state = Text(f"{week.rows:,}", style="bold").append(
         f" departures durable · {rate:,.0f} a second · {week.commits:,} commits\n", style="not bold"
     )
     state.append(f"version {week.version:,} · watermark {week.watermark or 'not yet'} · {week.late:,} late")
-    return Padding(Group(table, Text(), state), (0, 0, 0, INDENT))
+    return Group(table, Text(), state)
+
+
+def _bar(day: Day) -> Text:
+    return bar(day.delay, LONGEST_DELAY, 30)

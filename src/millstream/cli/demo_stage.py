@@ -7,12 +7,13 @@ the same story comes out as plain text.
 from __future__ import annotations
 
 import re
+import textwrap
 import time
 from contextlib import contextmanager
-from textwrap import dedent
 from typing import TYPE_CHECKING, TextIO
 
 from rich import box
+from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +21,7 @@ from rich.text import Text
 from millstream.cli.printer import console_on, error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console, RenderableType
 
@@ -51,17 +52,17 @@ class Stage:
         return cls(console)
 
     def title(self, title: str, about: str) -> None:
-        self.console.print()
-        self.console.print(Text(title, style="bold"))
-        self.console.print(Text(about, style="dim"))
+        self.gap()
+        self.show(Text(title, style="bold"), 0)
+        self.show(Text(about, style="dim"), 0)
 
     def step(self, title: str) -> None:
         """Begin the next numbered step."""
         self._step += 1
         head = Text(f"{self._step:>2}", style="bold cyan").append(f" {title} ", style="bold")
         rule = Text("─" * max(0, self.console.width - head.cell_len - 1), style="dim")
-        self.console.print()
-        self.console.print(head.append_text(rule))
+        self.gap()
+        self.show(head.append_text(rule), 0)
 
     def say(self, sentences: str) -> None:
         """Plain sentences, wrapped to the console."""
@@ -75,12 +76,35 @@ class Stage:
         self.console.print()
 
     def show(self, renderable: RenderableType, indent: int = INDENT) -> None:
-        self.console.print(Padding(renderable, (0, 0, 0, indent)))
+        """Anything at all, set in from the left."""
+        if self.console.is_terminal:
+            self.console.print(Padding(renderable, (0, 0, 0, indent)))
+            return
+        with self.console.capture() as captured:
+            self.console.print(Padding(renderable, (0, 0, 0, indent)))
+        # Rich fills lines up to the width, which is right for a screen and clutter in a file.
+        for line in captured.get().splitlines():
+            self.console.file.write(line.rstrip() + "\n")
+        self.console.file.flush()
+
+    @contextmanager
+    def moving(self, first: RenderableType) -> Iterator[Callable[[RenderableType], None]]:
+        """A picture that changes; hands out what replaces it. In a pipe only the last one is shown."""
+        last = first
+
+        def replace(picture: RenderableType) -> None:
+            nonlocal last
+            last = picture
+            live.update(_set_in(picture), refresh=True)
+
+        with Live(_set_in(first), console=self.console, auto_refresh=False, transient=True) as live:
+            yield replace
+        self.show(last)
 
     def sql(self, statement: str) -> None:
         """A statement as the reader could type it."""
         self.gap()
-        self.show(highlighted(dedent(statement).strip()), SQL_INDENT)
+        self.show(highlighted(textwrap.dedent(statement).strip()), SQL_INDENT)
         self.gap()
 
     def error(self, error: MillstreamError) -> None:
@@ -94,6 +118,10 @@ class Stage:
         with self.console.status(Text(f"{what} …", style="dim"), spinner="dots"):
             yield clock
         clock.stop()
+
+
+def _set_in(renderable: RenderableType) -> Padding:
+    return Padding(renderable, (0, 0, 0, INDENT))
 
 
 class Clock:
@@ -122,6 +150,12 @@ def highlighted(statement: str) -> Text:
     text.highlight_regex(LITERAL, "green")
     text.highlight_regex(COMMENT, "dim not bold")
     return text
+
+
+def folded(line: str, width: int) -> str:
+    """A line broken where it is too long, its parts set in further than its beginning."""
+    own = len(line) - len(line.lstrip())
+    return textwrap.fill(line, width, initial_indent=" " * own, subsequent_indent=" " * (own + 2))
 
 
 def grid(headings: Sequence[str], rows: Sequence[Sequence[RenderableType]], right: Sequence[int] = ()) -> Table:

@@ -16,6 +16,8 @@ from sqlglot import exp
 from millstream.errors import Condition, DataError, Span, StatementError
 from millstream.ingest.convert import wrong_arity
 from millstream.schema import TIMESTAMP
+from millstream.sql import constants
+from millstream.sql.constants import MalformedError, NotConstantError, UnboundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,10 +32,6 @@ BOUNDS = {
 }
 
 
-class _NeedsSpark(Exception):  # noqa: N818
-    """The expression is more than a literal."""
-
-
 def rows(
     given: Sequence[Sequence[exp.Expression]], target: Target, parameters: Mapping[str, Any]
 ) -> list[tuple[Any, ...]] | None:
@@ -45,7 +43,7 @@ def rows(
                 raise wrong_arity(target, len(row), number)
             pairs = zip(row, target.filled, strict=True)
             found.append(tuple(_converted(value, column, parameters) for value, column in pairs))
-    except _NeedsSpark:
+    except NotConstantError:
         return None
     return found
 
@@ -70,67 +68,16 @@ def span_of(expression: exp.Expression) -> Span | None:
 
 
 def _value(expression: exp.Expression, column: Column, parameters: Mapping[str, Any]) -> Any:
-    if isinstance(expression, exp.Paren):
-        return _value(expression.this, column, parameters)
-    if isinstance(expression, exp.Boolean):
-        return bool(expression.this)
-    if isinstance(expression, exp.Literal):
-        return expression.this if expression.is_string else number(expression.this)
-    if (
-        isinstance(expression, exp.Neg)
-        and isinstance(expression.this, exp.Literal)
-        and not expression.this.is_string
-    ):
-        return negated(number(expression.this.this))
-    if isinstance(expression, exp.Placeholder):
-        return _parameter(expression, parameters)
-    if isinstance(expression, exp.HexString):
-        return bytes.fromhex(expression.this)
-    if isinstance(expression, exp.Cast) and isinstance(expression.this, exp.Literal) and expression.this.is_string:
-        return _typed_text(expression, column)
-    raise _NeedsSpark
-
-
-def _parameter(expression: exp.Expression, parameters: Mapping[str, Any]) -> Any:
-    if expression.name not in parameters:
+    try:
+        return constants.value(expression, parameters)
+    except UnboundError:
         raise StatementError(
             Condition.UNBOUND_PARAMETER,
             f"no value was given for the parameter :{expression.name}",
             hint=f"Pass it by name: db.sql(…, {expression.name}=…).",
-        )
-    value = parameters[expression.name]
-    if isinstance(value, list | tuple | dict):
-        raise _NeedsSpark
-    return value
-
-
-def number(text: str) -> int | float | Decimal:
-    """A numeric literal as Spark types it: whole, exact, or floating if it has an exponent."""
-    try:
-        if text.isdigit():
-            return int(text)
-        return float(text) if "e" in text.lower() else Decimal(text)
-    except (ArithmeticError, ValueError):
-        raise _NeedsSpark from None
-
-
-def negated(value: int | float | Decimal) -> int | float | Decimal:
-    """The value with the other sign, exactly: unary minus would round a Decimal to 28 digits."""
-    return value.copy_negate() if isinstance(value, Decimal) else -value
-
-
-def _typed_text(expression: exp.Cast, column: Column) -> Any:
-    kinds = exp.DataType.Type
-    text = expression.this.this
-    to = expression.to
-    if to.is_type(kinds.DATE):
-        return _read(date.fromisoformat, text, column)
-    if to.is_type(kinds.TIMESTAMP, kinds.TIMESTAMPTZ, kinds.TIMESTAMPLTZ):
-        value = _read(datetime.fromisoformat, text, column)
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
-    if to.is_type(kinds.TIMESTAMPNTZ):
-        return _read(datetime.fromisoformat, text, column)
-    raise _NeedsSpark
+        ) from None
+    except MalformedError as error:
+        raise _unreadable(error.text, column) from None
 
 
 def _assign(value: Any, column: Column) -> Any:
@@ -155,7 +102,7 @@ def _assign(value: Any, column: Column) -> Any:
         return _date(value, column)
     if pa.types.is_timestamp(type_):
         return _timestamp(value, column)
-    raise _NeedsSpark
+    raise NotConstantError
 
 
 def _integer(value: Any, column: Column) -> int:
@@ -173,7 +120,7 @@ def _integer(value: Any, column: Column) -> int:
 
 def _decimal(value: Any, column: Column) -> Decimal:
     if isinstance(value, float):
-        raise _NeedsSpark
+        raise NotConstantError
     if not isinstance(value, int | Decimal):
         return Decimal(_refuse(value, column))
     try:
@@ -190,7 +137,7 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, int | Decimal):
         return format(value, "f") if isinstance(value, Decimal) else str(value)
-    raise _NeedsSpark
+    raise NotConstantError
 
 
 def _date(value: Any, column: Column) -> date:
@@ -217,11 +164,15 @@ def _read(parse: Any, text: str, column: Column) -> Any:
     try:
         return parse(text.strip())
     except ValueError as error:
-        raise DataError(
-            Condition.INVALID_VALUE,
-            f"{text!r} cannot be read as column {column.name!r} of type {column.sql_type}",
-            hint="Write it as 'YYYY-MM-DD' or 'YYYY-MM-DD HH:MM:SS'.",
-        ) from error
+        raise _unreadable(text, column) from error
+
+
+def _unreadable(text: str, column: Column) -> DataError:
+    return DataError(
+        Condition.INVALID_VALUE,
+        f"{text!r} cannot be read as column {column.name!r} of type {column.sql_type}",
+        hint="Write it as 'YYYY-MM-DD' or 'YYYY-MM-DD HH:MM:SS'.",
+    )
 
 
 def _refuse(value: Any, column: Column) -> str:

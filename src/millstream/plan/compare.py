@@ -15,6 +15,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from millstream.schema import TIMESTAMP, TIMESTAMP_NTZ
+from millstream.sql import constants
+from millstream.sql.constants import NotConstantError
 from millstream.storage.prune import Comparison, Operator
 
 if TYPE_CHECKING:
@@ -37,10 +39,6 @@ MIRRORED = {
     Operator.GT: Operator.LT,
     Operator.GE: Operator.LE,
 }
-
-
-class _NotConstant(Exception):  # noqa: N818
-    """The expression is not a constant that we can compare exactly as Spark would."""
 
 
 def of_query(
@@ -97,7 +95,7 @@ def _of_conjunct(
             continue
         try:
             constants = tuple(_constant(v, known.type, parameters) for v in values)
-        except _NotConstant:
+        except NotConstantError:
             continue
         yield Comparison(known.name, operator, constants)
 
@@ -123,7 +121,8 @@ def _column_name(expression: exp.Expr, alias: str, only: bool) -> str | None:
 
 
 def _constant(expression: exp.Expr, type_: pa.DataType, parameters: Mapping[str, Any]) -> Any:
-    value = _python_value(expression.unnest(), parameters)
+    """The constant as a value that compares with the column's bounds exactly as Spark would compare."""
+    value = constants.value(expression, parameters)
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
         return _number(value)
     if pa.types.is_decimal(type_):
@@ -134,64 +133,26 @@ def _constant(expression: exp.Expr, type_: pa.DataType, parameters: Mapping[str,
         return _date(value)
     if type_ in (TIMESTAMP, TIMESTAMP_NTZ):
         return _timestamp(value, type_)
-    raise _NotConstant
-
-
-def _python_value(expression: exp.Expr, parameters: Mapping[str, Any]) -> Any:
-    if isinstance(expression, exp.Neg):
-        value = _python_value(expression.this, parameters)
-        if isinstance(value, Decimal):
-            return value.copy_negate()
-        if isinstance(value, int | float):
-            return -value
-        raise _NotConstant
-    if isinstance(expression, exp.Literal):
-        return expression.this if expression.is_string else _literal_number(expression.this)
-    if isinstance(expression, exp.Placeholder) and expression.name in parameters:
-        return parameters[expression.name]
-    if isinstance(expression, exp.Cast) and isinstance(expression.this, exp.Literal) and expression.this.is_string:
-        return _typed_text(expression.this.this, expression.to)
-    raise _NotConstant
-
-
-def _literal_number(text: str) -> int | float | Decimal:
-    if text.isdigit():
-        return int(text)
-    try:
-        return float(text) if "e" in text.lower() else Decimal(text)
-    except (ArithmeticError, ValueError) as error:
-        raise _NotConstant from error
-
-
-def _typed_text(text: str, to: exp.DataType) -> date | datetime:
-    if to.is_type(exp.DataType.Type.DATE):
-        return _date(text)
-    if to.is_type(exp.DataType.Type.TIMESTAMP, exp.DataType.Type.TIMESTAMPTZ, exp.DataType.Type.TIMESTAMPLTZ):
-        value: datetime = _parse(datetime.fromisoformat, text)
-        return value if value.tzinfo else value.replace(tzinfo=UTC)
-    if to.is_type(exp.DataType.Type.TIMESTAMPNTZ):
-        naive: datetime = _parse(datetime.fromisoformat, text)
-        return naive
-    raise _NotConstant
+    raise NotConstantError
 
 
 def _parse(parse: Any, text: str) -> Any:
     try:
         return parse(text.strip())
     except ValueError as error:
-        raise _NotConstant from error
+        raise NotConstantError from error
 
 
 def _number(value: Any) -> int | float | Decimal:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return value
-    raise _NotConstant
+    raise NotConstantError
 
 
 def _exact(value: Any) -> int | Decimal:
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
         return value
-    raise _NotConstant
+    raise NotConstantError
 
 
 def _date(value: Any) -> date:
@@ -199,7 +160,7 @@ def _date(value: Any) -> date:
         value = _parse(date.fromisoformat, value)
     if isinstance(value, date) and not isinstance(value, datetime):
         return value
-    raise _NotConstant
+    raise NotConstantError
 
 
 def _timestamp(value: Any, type_: pa.DataType) -> datetime:
@@ -208,4 +169,4 @@ def _timestamp(value: Any, type_: pa.DataType) -> datetime:
         value = value.replace(tzinfo=UTC) if type_ == TIMESTAMP and value.tzinfo is None else value
     if isinstance(value, datetime) and (value.tzinfo is not None) == (type_ == TIMESTAMP):
         return value
-    raise _NotConstant
+    raise NotConstantError
