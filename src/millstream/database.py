@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["KEYWORDS", "Database", "ObjectInfo", "Progress", "Result", "connect", "is_complete"]
 
 IN_MEMORY = ":memory:"
+REMEMBERED_LENGTH = 4_000
+remembered = lru_cache(maxsize=512)(sql.parse_one)
+"""Statements by their text: one with parameters is parsed once, however often it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class Database:
     def sql(self, text: str, /, **parameters: Any) -> Result:
         """Run one statement. Parameters stand in it as `:name` and are given by name."""
         self._check_open()
-        return self._engine.run(sql.parse_one(text), parameters)
+        parse = remembered if len(text) <= REMEMBERED_LENGTH else sql.parse_one
+        return self._engine.run(parse(text), parameters)
 
     def script(self, text: str) -> Iterator[Result]:
         """Run the statements of a text one after the other, as the results are asked for."""

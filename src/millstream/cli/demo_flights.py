@@ -24,7 +24,7 @@ from millstream.database import connect
 from millstream.errors import Condition, InternalError, MachineError, MillstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -78,7 +78,7 @@ class Question:
 
     def grid(self, rows: Sequence[dict[str, Any]], width: int = 20) -> RenderableType:
         worst = max((row["delay"] for row in rows), default=0.0)
-        shown = [
+        shown: list[tuple[RenderableType, ...]] = [
             (*(template.format(**row) for template in self.columns.values()), *_delay(row["delay"], worst, width))
             for row in rows
         ]
@@ -107,7 +107,7 @@ CARRIERS = Question(
     WHERE f.scheduled >= '2013-03-04'
     GROUP BY l.name HAVING count(*) >= 100
     ORDER BY delay DESC LIMIT 6""",
-    {"airline": "{name}", "flights": "{flights:,}", "over an hour": "{percent:.0f} %"},
+    {"airline": "{name}", "flights": "{flights:,}", "> 1 hour": "{percent:.0f} %"},
 )
 WIND = Question(
     "Was it the wind? All departures since January, with the weather at their airport and hour:",
@@ -118,7 +118,7 @@ WIND = Question(
       ON w.origin = f.origin AND w.hour = date_trunc('hour', f.scheduled)
     WHERE w.wind_speed < 35
     GROUP BY 1 ORDER BY 1""",
-    {"wind, from": "{mph:>2} mph", "flights": "{flights:,}"},
+    {"wind from": "{mph:>2} mph", "flights": "{flights:,}"},
 )
 HOURS = """
     SELECT hour(scheduled) AS hour, avg(delay) AS delay FROM flights
@@ -156,9 +156,9 @@ def tell(stage: Stage, folder: Path, spark: SparkSession | None = None) -> None:
     activity = Activity(stage.console, delay=0.0)
     with connect(folder / "flights", spark=spark, progress=activity.report) as db:
         _create(stage, db)
-        _load(stage, db, data, folder, activity)
         starting = threading.Thread(target=_start_spark, args=(db,), daemon=True)
         starting.start()
+        _load(stage, db, data, folder, activity)
         week = _replay(stage, db, data)
         _ask(stage, db, starting)
         _prune(stage, db)
@@ -225,14 +225,18 @@ def _create(stage: Stage, db: Database) -> None:
     stage.sql("CREATE TABLE flights (…the same columns…)")
     for statement in (STREAM, FLIGHTS, *(f"CREATE TABLE {n} ({c})" for n, c in TABLES.items())):
         db.sql(statement)
-    stage.aside("Spark is not running yet: nothing has needed it.")
+    stage.aside("Spark is not running yet, as nothing has needed it. It starts now, in the background.")
 
 
 def _load(stage: Stage, db: Database, data: Data, folder: Path, activity: Activity) -> None:
     stage.step("What is known already")
     stage.say("pandas and Arrow go in as they are, files with COPY. Every insert is on disk when it returns.")
     stage.gap()
-    rows = [_timed(f"db.insert('{n}', …)", lambda n=n: db.insert(n, getattr(data, n))) for n in REFERENCE]  # type: ignore[misc]
+    rows = [
+        _timed("db.insert('airlines', …)", lambda: db.insert("airlines", data.airlines)),
+        _timed("db.insert('airports', …)", lambda: db.insert("airports", data.airports)),
+        _timed("db.insert('planes', …)", lambda: db.insert("planes", data.planes)),
+    ]
     file = folder / "weather.csv"
     data.weather.to_csv(file, index=False)
     with activity.showing():
@@ -241,10 +245,7 @@ def _load(stage: Stage, db: Database, data: Data, folder: Path, activity: Activi
     stage.show(grid(("how", "rows", "seconds"), rows, right=(1, 2)))
 
 
-REFERENCE = ("airlines", "airports", "planes")
-
-
-def _timed(how: str, work: Any) -> tuple[str, str, str]:
+def _timed(how: str, work: Callable[[], int]) -> tuple[str, str, str]:
     clock = Clock()
     count = work()
     return how, f"{count:,}", f"{clock.seconds:.2f}"
@@ -288,7 +289,8 @@ def _ask(stage: Stage, db: Database, starting: threading.Thread) -> None:
     with stage.busy("Spark is starting") as clock:
         starting.join()
     if clock.seconds > 0.1:
-        stage.aside(f"Spark started in the background; we waited {clock} for it.")
+        stage.aside(f"We waited {clock} for Spark to be there.")
+        stage.gap()
     for question in (ROUTES, CARRIERS, WIND):
         _answer(stage, db, question)
         stage.gap()
@@ -351,6 +353,8 @@ def _correct(stage: Stage, db: Database, week: demo_replay.Week) -> None:
 
 def _mistake(stage: Stage, db: Database) -> None:
     stage.step("A slip of the pen")
+    stage.say("An error points at its place and suggests what was meant.")
+    stage.gap()
     try:
         db.sql(MISTAKE)
     except MillstreamError as error:

@@ -83,7 +83,7 @@ class Week:
 
 def version(db: Database) -> int:
     """The number of the newest snapshot."""
-    return max(row[0] for row in db.sql("SHOW SNAPSHOTS"))
+    return max(int(row[0]) for row in db.sql("SHOW SNAPSHOTS"))
 
 
 def _days(departures: pa.Table) -> pa.ChunkedArray:

@@ -155,7 +155,7 @@ def highlighted(statement: str) -> Text:
 def folded(line: str, width: int) -> str:
     """A line broken where it is too long, its parts set in further than its beginning."""
     own = len(line) - len(line.lstrip())
-    return textwrap.fill(line, width, initial_indent=" " * own, subsequent_indent=" " * (own + 2))
+    return textwrap.fill(line.strip(), width, initial_indent=" " * own, subsequent_indent=" " * (own + 2))
 
 
 def grid(headings: Sequence[str], rows: Sequence[Sequence[RenderableType]], right: Sequence[int] = ()) -> Table:

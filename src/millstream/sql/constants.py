@@ -87,12 +87,12 @@ def _parameter(expression: exp.Placeholder, parameters: Mapping[str, Any]) -> An
 
 
 def _typed_text(text: str, to: exp.DataType) -> date | datetime:
-    if to.is_type(KINDS.DATE):
+    if to.this is KINDS.DATE:
         return _read(date.fromisoformat, text)
-    if to.is_type(*INSTANTS):
+    if to.this in INSTANTS:
         moment = _read(datetime.fromisoformat, text)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    if to.is_type(KINDS.TIMESTAMPNTZ):
+    if to.this is KINDS.TIMESTAMPNTZ:
         return _read(datetime.fromisoformat, text)
     raise NotConstantError
 
