@@ -21,10 +21,12 @@ from millstream.engine import Engine
 from millstream.errors import Condition, StatementError
 from millstream.execute.session import Spark
 from millstream.ingest.progress import Listener, Progress, ignore
+from millstream.plan.later import not_supported_yet
 from millstream.schedule.runner import Runner
 from millstream.schedule.upkeep import upkeep_net
 from millstream.sql import is_complete
 from millstream.sql.names import KEYWORDS
+from millstream.sql.statements import Name, Subscribe
 from millstream.storage.lake import Lake
 
 if TYPE_CHECKING:
@@ -57,8 +59,7 @@ class ObjectInfo:
 def connect(
     path: str | Path = IN_MEMORY,
     *,
-    spark: SparkSession | None = None,
-    master: str | None = None,
+    spark: SparkSession | str | None = None,
     read_only: bool = False,
     clock: Clock | None = None,
     background: bool = True,
@@ -67,12 +68,13 @@ def connect(
 ) -> Database:
     """Open the database in a directory, creating it if it is not there.
 
-    `":memory:"` makes a throw-away one. Spark starts when a statement first needs it: `local[*]`, or
-    the `master` given, or the session in `spark`. `background=False` leaves upkeep to `drain()`.
+    `":memory:"` makes a throw-away one. `spark` is a session of yours or a master's address
+    (`local[*]` by default, `spark://…`, `sc://…`); Spark starts when a statement first needs it.
+    `background=False` leaves upkeep to `drain()`.
     """
     return Database(
         path,
-        spark=Spark(spark, master, on_spark_start),
+        spark=Spark(spark or "local[*]", on_spark_start),
         read_only=read_only,
         clock=clock or SystemClock(),
         background=background,
@@ -130,6 +132,15 @@ class Database:
         self._check_open()
         if self._net is not None:
             self._net.run_until_idle()
+
+    def subscribe(self, query: str) -> Iterator[Any]:
+        """The deliveries of a continuous query as they come; comes with continuous queries."""
+        raise not_supported_yet(Subscribe(Name(query)))
+
+    def results(self, query: str, since: int = 0) -> list[Any]:
+        """The deliveries of a continuous query still retained; comes with continuous queries."""
+        del since
+        raise not_supported_yet(Subscribe(Name(query)))
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:

@@ -48,7 +48,7 @@ def test_a_statement_given_with_c_is_run_and_shown(db, capsys):
 def test_options_reach_the_connection(db):
     main(["sql", "./mydb", "-c", "X", "--master", "local[1]", "--read-only"])
     assert db.connected_with["path"] == "./mydb"
-    assert db.connected_with["master"] == "local[1]"
+    assert db.connected_with["spark"] == "local[1]"
     assert db.connected_with["read_only"] is True
     assert callable(db.connected_with["progress"])
 

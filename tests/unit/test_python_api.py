@@ -39,7 +39,7 @@ FORMS = {
 @pytest.fixture
 def quiet(tmp_path: Path) -> Any:
     """A database that has no Spark and would fail to get one."""
-    with millstream.connect(tmp_path / "d", master="nowhere", clock=ManualClock(), background=False) as db:
+    with millstream.connect(tmp_path / "d", spark="nowhere", clock=ManualClock(), background=False) as db:
         yield db
 
 
@@ -250,3 +250,8 @@ def test_no_java_stack_trace_reaches_a_user(db: Database, text: str) -> None:
     assert "java." not in shown.replace("java.lang.Nope", "").replace("java.util.UUID", "")
     assert "org.apache" not in shown
     assert caught.value.condition is not Condition.INTERNAL
+
+
+def test_what_comes_later_says_so(quiet: Database) -> None:
+    assert condition_of(lambda: quiet.subscribe("q")) is Condition.NOT_SUPPORTED_YET
+    assert condition_of(lambda: quiet.results("q", since=0)) is Condition.NOT_SUPPORTED_YET

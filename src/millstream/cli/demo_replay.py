@@ -29,6 +29,7 @@ STREAM, TABLE = "departures", "flights"
 BATCH_MINUTES = 10
 LOOKS_A_SECOND = 8
 LONGEST_DELAY = 90.0
+BAR = 30
 
 
 @dataclass
@@ -119,10 +120,7 @@ def cut(departures: pa.Table, unit: str, multiple: int = 1) -> Iterator[tuple[da
 
 
 def _picture(week: Week) -> RenderableType:
-    rows = [
-        (f"{name:%a} {name.day:>2} {name:%B}", f"{day.departures:,}", f"{day.delay:.1f}", _bar(day))
-        for name, day in week.days.items()
-    ]
+    rows = [(f"{name:%a} {name.day:>2} {name:%B}", *_told(day)) for name, day in week.days.items()]
     table = grid(("scheduled for", "departures", "min", "mean delay"), rows, right=(1, 2))
     rate = week.rows / max(week.clock.seconds, 0.001)
     state = Text(f"{week.rows:,}", style="bold").append(
@@ -132,5 +130,7 @@ def _picture(week: Week) -> RenderableType:
     return Group(table, Text(), state)
 
 
-def _bar(day: Day) -> Text:
-    return bar(day.delay, LONGEST_DELAY, 30)
+def _told(day: Day) -> tuple[str, str, Text]:
+    if not day.departures:
+        return "", "", bar(0, LONGEST_DELAY, BAR)
+    return f"{day.departures:,}", f"{day.delay:.1f}", bar(day.delay, LONGEST_DELAY, BAR)

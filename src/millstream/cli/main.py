@@ -164,7 +164,7 @@ def _opened(arguments: argparse.Namespace, printer: Printer) -> Iterator[Runner]
         db = worker.call(
             lambda: connect(
                 arguments.database or IN_MEMORY,
-                master=arguments.master,
+                spark=arguments.master,
                 read_only=arguments.read_only,
                 progress=activity.report,
                 on_spark_start=spark_starts.set,

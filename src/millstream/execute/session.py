@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 SETTINGS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.adaptive.enabled": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -36,6 +35,7 @@ SETTINGS: dict[str, str] = {
 STARTUP: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "4g",
     "spark.sql.shuffle.partitions": "4",
     "spark.python.worker.reuse": "true",
@@ -48,14 +48,8 @@ SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
 class Spark:
     """The Spark behind a database; `session()` starts it on first use."""
 
-    def __init__(
-        self,
-        given: SparkSession | None = None,
-        master: str | None = None,
-        on_start: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, given: SparkSession | str, on_start: Callable[[], None] | None = None) -> None:
         self._given = given
-        self._master = master or "local[*]"
         self._on_start = on_start
         self._session: SparkSession | None = None
         self._lock = threading.Lock()
@@ -82,9 +76,12 @@ class Spark:
     def _start(self) -> SparkSession:
         for name in SPARK_LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        if self._given is None and self._on_start is not None:
-            self._on_start()
-        session = own_session(self._given) if self._given is not None else start(self._master)
+        if not isinstance(self._given, str):
+            session = own_session(self._given)
+        else:
+            if self._on_start is not None:
+                self._on_start()
+            session = start(self._given)
         for key, value in SETTINGS.items():
             session.conf.set(key, value)
         return session
