@@ -72,6 +72,11 @@ class Reader:
             return self._transaction.scan(table, comparisons)
         return self._lake.scan(table, snapshot, comparisons)
 
+    def row_count(self, table: TableInfo) -> int:
+        if self._transaction is not None:
+            return self._transaction.scan(table).rows
+        return self._lake.catalog.table_stats(table).rows
+
 
 class Engine:
     """Runs statements against one open database; safe for many threads."""
@@ -256,7 +261,7 @@ class Engine:
         names = self._insert_columns(table, statement.columns)
         if isinstance(statement.source, st.Values) and not statement.overwrite:
             target = self._convert_target(table, names)
-            found = literals.rows(statement.source.rows, target, parameters)
+            found = self._literal_rows(statement.source, target, parameters)
             if found is not None:
                 return Result(f"INSERT {self.insert_arrow(table, convert.to_arrow(found, target))}")
         literal = isinstance(statement.source, st.Values)
@@ -271,6 +276,16 @@ class Engine:
             return transaction.append_segments(table, written)
 
         return Result(f"INSERT {self._change(table, overwrite)}")
+
+    @staticmethod
+    def _literal_rows(
+        values: st.Values, target: convert.Target, parameters: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]] | None:
+        try:
+            return literals.rows(values.rows, target, parameters)
+        except MillstreamError as error:
+            error.span = error.span and error.span.shifted(values.query.offset)
+            raise
 
     def _insert_columns(self, table: TableInfo, given: tuple[st.Name, ...]) -> tuple[str, ...]:
         if not given:
@@ -427,6 +442,12 @@ class Engine:
 
     def advance(self, name: str, to: int | str | datetime) -> None:
         """No row older than `to` will come: move the stream's watermark on."""
+        if self._transaction is not None:
+            raise StatementError(
+                Condition.TRANSACTION_STATE,
+                "ADVANCE cannot be part of a transaction",
+                hint="COMMIT first: what is advanced past cannot be taken back.",
+            )
         stream = self._target(st.Name(name), ObjectKind.STREAM)
         time, delay = define.time_value(stream, to)
 
@@ -434,7 +455,6 @@ class Engine:
             state = streams.state_of(commit, stream.id)
             define.check_forward(stream, state.watermark(delay), time)
             streams.save(commit, stream.id, define.advanced(state, time))
-            commit.changed(f"millstream_advanced:{stream.id}")
 
         self.lake.catalog.commit(work)
 
@@ -446,7 +466,7 @@ class Engine:
                 "a transaction is open already",
                 hint="COMMIT or ROLLBACK it first.",
             )
-        self._local.transaction = self.lake.transaction()
+        self._local.transaction = self.lake.transaction(is_long=True)
         return Result("BEGIN")
 
     @_run.register
@@ -468,7 +488,8 @@ class Engine:
 
     @_run.register
     def _show(self, statement: st.Show, _: Any) -> Result:
-        return Result("SHOW", table=describe.show(statement, self.lake, self._tables(), self._jobs()))
+        shown = describe.show(statement, self.lake, self._reader(), self._jobs())
+        return Result("SHOW", table=shown)
 
     def _jobs(self) -> list[tuple[str, int, int, str | None]]:
         found = self.net.transitions if self.net is not None else ()
@@ -482,7 +503,9 @@ class Engine:
         if statement.name is None:
             raise not_supported_yet(statement)
         table = find_named(statement.name, self._tables())
-        return Result("DESCRIBE", table=describe.table(table, self.lake, extended=statement.extended))
+        if not statement.extended:
+            return Result("DESCRIBE", table=describe.table(table))
+        return Result("DESCRIBE", table=describe.extended(table, self._reader()))
 
     @_run.register
     def _explain(self, statement: st.Explain, parameters: Any) -> Result:
@@ -500,7 +523,7 @@ class Engine:
         raise StatementError(
             Condition.UNKNOWN_OPTION,
             f"no setting {statement.name.text!r}",
-            hint=did_you_mean(statement.name.text, SETTINGS) or "SHOW SETTINGS lists the settings.",
+            hint=did_you_mean(statement.name.text, SETTINGS) or "There are no settings yet.",
             span=statement.name.span,
         )
 

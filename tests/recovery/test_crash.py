@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +21,6 @@ from tests import duck
 from tests.recovery import child, stored
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from millstream.database import Database
@@ -31,6 +31,7 @@ KEPT = ("a", "b", "held")
 UPKEEP = ["flush", "compact", "drop", "expire"]
 
 Insert = tuple[str, int, int]
+Busy = tuple[Path, dict[str, duck.Rows]]
 
 
 @dataclass
@@ -59,7 +60,7 @@ def insert_and_die(nursery: Nursery, path: Path, run: int, promises: Promises) -
     """Let a process insert, and kill it after some acknowledgements (or while it still opens)."""
     chance = random.Random(run)
     pid = nursery.start("insert", path=str(path), run=run)
-    wanted = 0 if run % 7 == 3 else chance.randrange(1, 60)
+    wanted = 0 if run % 7 == 3 else chance.randrange(1, 40)
     heard: Counter[str] = Counter()
 
     def enough(line: str) -> bool:
@@ -130,7 +131,7 @@ def test_fifty_kills_lose_nothing_and_leave_no_litter(nursery: Nursery, database
                 continue
             stored.check(db._lake)
             found = check(db, promises)
-            if run % 10 == 9:
+            if run % 5 == 4:
                 check_tidy(db)
         check_foreign(database_path, found)
     assert {name for name, _, _ in promises.acknowledged} == {"a", "b", "held", "loose", "both"}
@@ -143,12 +144,9 @@ def test_fifty_kills_lose_nothing_and_leave_no_litter(nursery: Nursery, database
 
 PLACES = [
     ("millstream.storage.segment:open_for_write", 1),
-    ("millstream.storage.segment:open_for_write", 2),
     ("millstream.storage.segment:_sizes", 1),
     ("millstream.storage.segment:sync_folder", 1),
-    ("millstream.storage.segment:sync_folder", 3),
     ("millstream.catalog.files:add", 1),
-    ("millstream.catalog.files:add", 3),
     ("millstream.catalog.files:end", 1),
     ("millstream.catalog.inlined:end", 1),
     ("millstream.catalog.inlined:drop_rows", 1),
@@ -156,18 +154,17 @@ PLACES = [
     ("millstream.catalog.stats:save", 1),
     ("millstream.catalog.stats:save", 3),
     ("millstream.catalog.commits:Commit.finish", 1),
-    ("millstream.catalog.commits:Commit.finish", 2),
-    ("millstream.catalog.snapshots:expire", 1),
     ("millstream.catalog.snapshots:_forget_definitions", 1),
     ("millstream.catalog.snapshots:scheduled_files", 1),
     ("millstream.catalog.snapshots:forget_scheduled", 1),
     ("pathlib:Path.unlink", 1),
-    ("pathlib:Path.unlink", 2),
 ]
 
 
-def prepare(path: Path) -> dict[str, duck.Rows]:
-    """A database in which all upkeep has something to do; returns the rows of its tables."""
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Busy:
+    """A closed database in which all upkeep has something to do, and the rows of its tables."""
+    path = tmp_path_factory.mktemp("busy") / "database"
     with millstream.connect(path, background=False) as db:
         child.create(db)
         db.sql("CREATE TABLE old (id BIGINT)")
@@ -177,14 +174,15 @@ def prepare(path: Path) -> dict[str, duck.Rows]:
                 db.insert(name, child.rows(name, 1000 * i, 300))
                 db.insert(name, child.rows(name, 1000 * i + 500, 5))
         db.sql("DROP TABLE old")
-        return {name: stored.rows(db._lake, name) for name in KEPT}
+        return path, {name: stored.rows(db._lake, name) for name in KEPT}
 
 
 @pytest.mark.parametrize(("place", "count"), PLACES, ids=lambda x: str(x).rpartition(".")[2])
 def test_upkeep_killed_at_any_point_changes_no_row(
-    nursery: Nursery, database_path: Path, place: str, count: int
+    nursery: Nursery, busy: Busy, database_path: Path, place: str, count: int
 ) -> None:
-    before = prepare(database_path)
+    source, before = busy
+    shutil.copytree(source, database_path)
     nursery.start("die", path=str(database_path), at=place, count=count, work=UPKEEP)
     assert nursery.end() == [], "it was not killed there"
     with millstream.connect(database_path, background=False) as db:
@@ -204,9 +202,9 @@ def test_upkeep_killed_at_any_point_changes_no_row(
     "place", ["millstream.catalog.stats:save", "millstream.catalog.commits:Commit.finish", "DURABLE"]
 )
 def test_a_statement_killed_before_its_commit_never_was_and_after_it_is(
-    nursery: Nursery, database_path: Path, step: str, place: str
+    nursery: Nursery, busy: Busy, database_path: Path, step: str, place: str
 ) -> None:
-    prepare(database_path)
+    shutil.copytree(busy[0], database_path)
     lake = Lake(database_path, SystemClock())
     before = stored.rows(lake, "a"), sorted(lake.catalog.tables())
     lake.close()

@@ -255,3 +255,54 @@ def test_no_java_stack_trace_reaches_a_user(db: Database, text: str) -> None:
 def test_what_comes_later_says_so(quiet: Database) -> None:
     assert condition_of(lambda: quiet.subscribe("q")) is Condition.NOT_SUPPORTED_YET
     assert condition_of(lambda: quiet.results("q", since=0)) is Condition.NOT_SUPPORTED_YET
+
+
+def test_decimals_round_half_away_from_zero_however_they_come(db: Database) -> None:
+    db.sql("CREATE TABLE t (how STRING, d DECIMAL(5,2))")
+    db.insert("t", pa.table({"how": ["arrow"], "d": pa.array([Decimal("2.005")], pa.decimal128(6, 3))}))
+    db.insert("t", pa.table({"how": ["minus"], "d": pa.array([Decimal("-2.005")], pa.decimal128(6, 3))}))
+    db.sql("INSERT INTO t VALUES ('literal', 2.005)")
+    db.sql("INSERT INTO t SELECT 'query', 2.005")
+    found = dict(db.sql("SELECT * FROM t").fetchall())
+    expected = {"arrow": "2.01", "minus": "-2.01", "literal": "2.01", "query": "2.01"}
+    assert found == {how: Decimal(text) for how, text in expected.items()}
+
+
+def test_a_failed_copy_within_a_transaction_leaves_the_stream_where_it_was(
+    quiet: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from millstream.storage import segment
+
+    monkeypatch.setattr(segment, "SEGMENT_ROWS", 2)
+    quiet.sql("CREATE STREAM s (id INT, t BIGINT) TIMESTAMP BY t")
+    (tmp_path / "s.csv").write_text("1,10\n2,20\n3,30\n4,x\n")
+    monkeypatch.setattr("millstream.ingest.copy_from.BLOCK_BYTES", 10)
+    quiet.sql("BEGIN")
+    assert condition_of(lambda: quiet.sql(f"COPY s FROM '{tmp_path}/s.csv'")) is Condition.BAD_RECORD
+    quiet.sql("COMMIT")
+    stream = quiet.sql("SHOW STREAMS").to_arrow().to_pylist()[0]
+    assert (stream["received"], stream["watermark"], stream["held"]) == (0, None, 0)
+
+
+def test_a_stream_without_a_time_column_takes_its_watermark_from_the_clock(quiet: Database) -> None:
+    quiet.sql("CREATE STREAM s (id INT)")
+    quiet.insert("s", [(1,)])
+    assert quiet.sql("SHOW STREAMS").to_arrow().to_pylist()[0]["watermark"] == "2024-01-01 00:00:00"
+
+
+def test_row_ids_survive_an_update_of_rows_that_were_inlined(db: Database) -> None:
+    db.sql("CREATE TABLE t (id INT)")
+    db.sql("INSERT INTO t VALUES (10), (20), (30)")
+    db.sql("DELETE FROM t WHERE id = 20")
+    db.sql("UPDATE t SET id = 11 WHERE id = 10")
+    table = db._lake.catalog.tables()["t"]
+    scan = db._lake.scan(table, db._lake.catalog.current)
+    from millstream.storage import segment
+
+    found = {
+        row_id: value
+        for file in scan.files
+        for data, ids in [segment.read(db._lake.folder(table), table, file)]
+        for row_id, value in zip(ids.to_pylist(), data.column("id").to_pylist(), strict=True)
+    }
+    assert found == {0: 11, 2: 30}

@@ -43,6 +43,7 @@ class Commit:
         self.stream_states: dict[int, StreamState] = {}
 
     def changed(self, what: str) -> None:
+        """Note a change in DuckLake's words; a commit without any makes no snapshot."""
         if what not in self.changes:
             self.changes.append(what)
 

@@ -129,7 +129,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of a snapshot."""
+    """A Parquet file of a snapshot; one that a transaction has staged has a negative id.
+
+    Rows that are new in a transaction have no row ids before it commits.
+    """
 
     id: int
     path: str
@@ -137,6 +140,7 @@ class DataFile:
     bytes: int
     row_id_start: int
     begin_snapshot: int
+    has_row_ids: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""A stream's moving state: its times, its counters, and who still needs its rows."""
+"""A stream's moving state: its times, its counters, and who still needs its rows.
+
+None of it is part of a snapshot, so changing it alone makes none. A stream that a transaction has
+only staged is at its beginning.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ def drop(commit: Commit, table_id: int) -> None:
 
 def load(connection: Connection, table_id: int) -> StreamState:
     row = connection.execute(f"SELECT {COLUMNS} FROM millstream_stream WHERE table_id = ?", (table_id,)).fetchone()
-    return StreamState(*row)
+    return StreamState() if row is None else StreamState(*row)
 
 
 def state_of(commit: Commit, table_id: int) -> StreamState:
@@ -61,14 +65,12 @@ def set_consumer(commit: Commit, stream_id: int, name: str, position: int) -> No
             "INSERT INTO millstream_consumer (stream_id, name, position) VALUES (?, ?, ?)",
             (stream_id, name, position),
         )
-    commit.changed(f"millstream_consumed:{stream_id}")
 
 
 def remove_consumer(commit: Commit, stream_id: int, name: str) -> None:
     commit.connection.execute(
         "DELETE FROM millstream_consumer WHERE stream_id = ? AND name = ?", (stream_id, name)
     )
-    commit.changed(f"millstream_consumed:{stream_id}")
 
 
 def consumers(connection: Connection, stream_id: int) -> dict[str, int]:

@@ -123,10 +123,11 @@ def _picture(week: Week) -> RenderableType:
     rows = [(f"{name:%a} {name.day:>2} {name:%B}", *_told(day)) for name, day in week.days.items()]
     table = grid(("scheduled for", "departures", "min", "mean delay"), rows, right=(1, 2))
     rate = week.rows / max(week.clock.seconds, 0.001)
-    state = Text(f"{week.rows:,}", style="bold").append(
-        f" departures durable · {rate:,.0f} a second · {week.commits:,} commits\n", style="not bold"
+    state = Text.assemble(
+        (f"{week.rows:,}", "bold"),
+        f" departures durable · {rate:,.0f} a second · {week.commits:,} commits\n",
+        f"version {week.version:,} · watermark {week.watermark or 'not yet'} · {week.late:,} late",
     )
-    state.append(f"version {week.version:,} · watermark {week.watermark or 'not yet'} · {week.late:,} late")
     return Group(table, Text(), state)
 
 

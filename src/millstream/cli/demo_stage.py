@@ -59,10 +59,10 @@ class Stage:
     def step(self, title: str) -> None:
         """Begin the next numbered step."""
         self._step += 1
-        head = Text(f"{self._step:>2}", style="bold cyan").append(f" {title} ", style="bold")
-        rule = Text("─" * max(0, self.console.width - head.cell_len - 1), style="dim")
+        head = Text.assemble((f"{self._step:>2}", "bold cyan"), (f" {title} ", "bold"))
+        head.append("─" * max(0, self.console.width - head.cell_len - 1), style="dim")
         self.gap()
-        self.show(head.append_text(rule), 0)
+        self.show(head, 0)
 
     def say(self, sentences: str) -> None:
         """Plain sentences, wrapped to the console."""

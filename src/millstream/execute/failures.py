@@ -145,6 +145,15 @@ def _build(
             span=span,
             text=splice.text,
         )
+    if ours is Condition.UNBOUND_PARAMETER and "name" in parameters:
+        name = parameters["name"].replace("`", "")
+        return kind(
+            ours,
+            f"no value was given for the parameter :{name}",
+            hint=f"Pass it by name: db.sql(…, {name}=…).",
+            span=span,
+            text=splice.text,
+        )
     if ours is Condition.QUERY_REFUSED and _is_runtime(condition):
         kind, ours = DataError, Condition.QUERY_FAILED
     sentence, _, advice = message.partition(". ")
@@ -180,7 +189,7 @@ def functions() -> list[str]:
     """The names of Spark's functions, for suggestions."""
     from pyspark.sql import functions as spark_functions
 
-    return [n for n in dir(spark_functions) if not n.startswith("_")]
+    return [n for n in dir(spark_functions) if n.islower() and not n.startswith("_")]
 
 
 def _message(text: str) -> str:

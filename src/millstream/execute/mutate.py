@@ -111,10 +111,10 @@ class Mutation:
         counts = self._matches(scan, where)
         gone = tuple(f for f in scan.files if f.path in counts)
         survivors: list[Segment] = []
-        for part, is_new in ((True, False), (False, True)):
-            files = tuple(f for f in gone if (f.id >= 0) == part)
+        for has_row_ids in (True, False):
+            files = tuple(f for f in gone if f.has_row_ids == has_row_ids)
             if files:
-                survivors += self._rewrite(replace(scan, files=files), where, columns, keep, is_new, splice)
+                survivors += self._rewrite(replace(scan, files=files), where, columns, keep, splice)
         return Change(sum(counts.values()), gone, tuple(survivors))
 
     def _matches(self, scan: Scan, where: Condition) -> dict[str, int]:
@@ -129,9 +129,7 @@ class Mutation:
         with translated(replace(where.splice, prefix=len(before))):
             return {row["f"]: row["n"] for row in found.toArrow().to_pylist()}
 
-    def _rewrite(
-        self, scan: Scan, where: Condition, columns: str, keep: str, is_new: bool, splice: Splice
-    ) -> list[Segment]:
+    def _rewrite(self, scan: Scan, where: Condition, columns: str, keep: str, splice: Splice) -> list[Segment]:
         table: TableInfo = scan.table
         with translated(splice):
             relation = self._relations.with_positions(scan)
@@ -140,5 +138,5 @@ class Mutation:
                 f" FROM {relation.name} AS {quote(where.alias)} {keep}",
                 args=self._parameters or None,
             )
-        starts = None if is_new else {f.path: f.row_id_start for f in scan.files}
+        starts = {f.path: f.row_id_start for f in scan.files} if scan.files[0].has_row_ids else None
         return write.rewrite_rows(frame, table, self._lake.folder(table), starts, splice)

@@ -153,8 +153,8 @@ def cast(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.Array | pa.Ch
             values = pc.trunc(values)
         if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(column.type):
             return pc.cast(values, column.type, safe=False)
-        if pa.types.is_decimal(values.type) and pa.types.is_decimal(column.type):
-            values = pc.round(values, column.type.scale) if values.type.scale > column.type.scale else values
+        if _has_more_digits(values.type, column.type):
+            values = pc.round(values, column.type.scale, round_mode="half_towards_infinity")
         return pc.cast(values, column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         if OVERFLOW.search(str(error)) and not pa.types.is_string(values.type):
@@ -168,6 +168,10 @@ def _times_from_text(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.A
     for reason in failures.values():
         raise invalid(column, ValueError(reason))
     return read
+
+
+def _has_more_digits(source: pa.DataType, target: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(source) and pa.types.is_decimal(target) and source.scale > target.scale)
 
 
 def castable(source: pa.DataType, target: pa.DataType) -> bool:

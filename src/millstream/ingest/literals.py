@@ -40,7 +40,9 @@ def rows(
     try:
         for number, row in enumerate(given, 1):
             if len(row) != len(target.filled):
-                raise wrong_arity(target, len(row), number)
+                error = wrong_arity(target, len(row), number)
+                error.span = span_of(*row)
+                raise error
             pairs = zip(row, target.filled, strict=True)
             found.append(tuple(_converted(value, column, parameters) for value, column in pairs))
     except NotConstantError:
@@ -58,13 +60,13 @@ def _converted(expression: exp.Expression, column: Column, parameters: Mapping[s
         raise
 
 
-def span_of(expression: exp.Expression) -> Span | None:
-    """Where an expression stands in the text, from the positions of its tokens."""
-    places = [n.meta for n in expression.walk() if "start" in n.meta]
+def span_of(*expressions: exp.Expression) -> Span | None:
+    """Where expressions stand in the text, from the positions of their tokens."""
+    places = [n.meta for e in expressions for n in e.walk() if "start" in n.meta]
     if not places:
         return None
     start = min(p["start"] for p in places)
-    return Span(start - isinstance(expression, exp.Neg), max(p["end"] for p in places) + 1)
+    return Span(start - isinstance(expressions[0], exp.Neg), max(p["end"] for p in places) + 1)
 
 
 def _value(expression: exp.Expression, column: Column, parameters: Mapping[str, Any]) -> Any:

@@ -32,6 +32,8 @@ class Source(Protocol):
 
     def scan(self, table: TableInfo, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> Scan: ...
 
+    def row_count(self, table: TableInfo) -> int: ...
+
 
 @dataclass(frozen=True)
 class BoundTable:

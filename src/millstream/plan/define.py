@@ -138,8 +138,13 @@ def time_value(stream: TableInfo, to: int | str | datetime) -> tuple[int, int]:
             ) from error
     if not isinstance(to, datetime):
         raise _wrong_time(stream, to, "a timestamp")
-    moment = to if to.tzinfo else to.replace(tzinfo=UTC)
-    return (moment - EPOCH) // timedelta(microseconds=1), delay.amount
+    return instant(to), delay.amount
+
+
+def instant(moment: datetime) -> int:
+    """A moment as a stream counts it: microseconds, in UTC unless it says otherwise."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - EPOCH) // timedelta(microseconds=1)
 
 
 def _wrong_time(stream: TableInfo, given: object, wanted: str) -> DataError:

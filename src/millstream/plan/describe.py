@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millstream.catalog import inlined, snapshots, streams
+from millstream.catalog import snapshots, streams
 from millstream.errors import Condition, StatementError
 from millstream.plan import define
-from millstream.plan.bind import find_named
+from millstream.plan.bind import Source, find_named
 from millstream.schema import TIMESTAMP, ObjectKind, normal_type, quote_if_needed, sql_type
 from millstream.sql.statements import Show, ShowWhat
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Jobs = Sequence[tuple[str, int, int, str | None]]
 
 TEXT, NUMBER = pa.string(), pa.int64()
+COLUMN_NAMES = {"column": TEXT, "type": TEXT, "nullable": pa.bool_(), "comment": TEXT}
 EMPTY_YET = (
     ShowWhat.STREAMING_TABLES,
     ShowWhat.VIEWS,
@@ -39,21 +40,22 @@ def rows(names: Mapping[str, pa.DataType], values: Sequence[tuple[Any, ...]]) ->
     return pa.table(arrays, names=list(names))
 
 
-def show(statement: Show, lake: Lake, tables: Tables, jobs: Jobs) -> pa.Table:
+def show(statement: Show, lake: Lake, source: Source, jobs: Jobs) -> pa.Table:
     """The rows of a SHOW statement, filtered by its LIKE."""
-    found = _shown(statement, lake, tables, jobs)
+    found = _shown(statement, lake, source, jobs)
     if statement.like is None:
         return found
     matches = pa.compute.match_like(found.column(0), statement.like, ignore_case=True)
     return found.filter(matches)
 
 
-def _shown(statement: Show, lake: Lake, tables: Tables, jobs: Jobs) -> pa.Table:
+def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs) -> pa.Table:
     what = statement.what
+    tables = source.tables(source.snapshot())
     if what in EMPTY_YET:
         return rows({"name": TEXT}, [])
     if what is ShowWhat.TABLES:
-        return _tables(lake, tables)
+        return _tables(source, tables)
     if what is ShowWhat.STREAMS:
         return _streams(lake, tables)
     if what is ShowWhat.SNAPSHOTS:
@@ -62,10 +64,10 @@ def _shown(statement: Show, lake: Lake, tables: Tables, jobs: Jobs) -> pa.Table:
         return rows({"name": TEXT, "value": TEXT}, [])
     if what is ShowWhat.JOBS:
         return rows({"job": TEXT, "waiting": NUMBER, "runs": NUMBER, "failure": TEXT}, jobs)
-    of: dict[ShowWhat, Callable[[TableInfo, Lake], pa.Table]] = {
+    of: dict[ShowWhat, Callable[[TableInfo], pa.Table]] = {
         ShowWhat.COLUMNS: table,
-        ShowWhat.FILES: _files,
-        ShowWhat.CREATE: _create,
+        ShowWhat.FILES: lambda found: _files(found, source),
+        ShowWhat.CREATE: lambda found: rows({"statement": TEXT}, [(create_statement(found),)]),
     }
     if what not in of or statement.of is None:
         raise StatementError(
@@ -73,14 +75,14 @@ def _shown(statement: Show, lake: Lake, tables: Tables, jobs: Jobs) -> pa.Table:
             f"SHOW {what.value} is not built yet",
             hint="SHOW TABLES, STREAMS, COLUMNS, SNAPSHOTS, FILES and JOBS work today.",
         )
-    return of[what](find_named(statement.of, tables), lake)
+    return of[what](find_named(statement.of, tables))
 
 
-def _tables(lake: Lake, tables: Tables) -> pa.Table:
+def _tables(source: Source, tables: Tables) -> pa.Table:
     found = sorted((t for t in tables.values() if t.kind is ObjectKind.TABLE), key=lambda t: t.name.lower())
     return rows(
         {"name": TEXT, "kind": TEXT, "rows": NUMBER, "comment": TEXT},
-        [(t.name, t.kind.value, lake.catalog.table_stats(t).rows, t.comment) for t in found],
+        [(t.name, t.kind.value, source.row_count(t), t.comment) for t in found],
     )
 
 
@@ -107,11 +109,13 @@ def _stream(lake: Lake, stream: TableInfo) -> tuple[Any, ...]:
         state = streams.load(connection, stream.id)
         consumers = streams.consumers(connection, stream.id)
     held = lake.catalog.table_stats(stream).next_row_id - state.dropped_to
-    mark = define.time_text(stream, state.watermark(stream.time.delay.amount))
+    mark = state.watermark(stream.time.delay.amount)
+    if stream.time.is_arrival:
+        mark = define.instant(lake.clock.now())
     return (
         stream.name,
         stream.time.column,
-        mark,
+        define.time_text(stream, mark),
         state.received_rows,
         state.late_rows,
         held,
@@ -128,17 +132,18 @@ def _snapshots(lake: Lake) -> pa.Table:
     )
 
 
-def _files(found: TableInfo, lake: Lake) -> pa.Table:
-    scan = lake.scan(found, lake.catalog.current)
-    listed = [(f.path, f.rows, f.bytes, f.row_id_start, f.begin_snapshot) for f in scan.files]
+def _files(found: TableInfo, source: Source) -> pa.Table:
+    scan = source.scan(found, source.snapshot(), ())
+    listed: list[tuple[Any, ...]] = [
+        (f.path, f.rows, f.bytes, f.row_id_start if f.has_row_ids else None, f.begin_snapshot or None)
+        for f in scan.files
+    ]
     if scan.inlined is not None and scan.inlined_ids is not None:
-        listed.append(("(inlined in the catalogue)", scan.inlined.num_rows, 0, scan.inlined_ids[0].as_py(), 0))
+        first = scan.inlined_ids[0].as_py()
+        row_id = None if first < 0 else first
+        listed.append(("(inlined in the catalogue)", scan.inlined.num_rows, 0, row_id, None))
     names = {"file": TEXT, "rows": NUMBER, "bytes": NUMBER, "first_row_id": NUMBER, "since_version": NUMBER}
     return rows(names, listed)
-
-
-def _create(found: TableInfo, _: Lake) -> pa.Table:
-    return rows({"statement": TEXT}, [(create_statement(found),)])
 
 
 def create_statement(found: TableInfo) -> str:
@@ -163,14 +168,19 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def table(found: TableInfo, lake: Lake, *, extended: bool = False) -> pa.Table:
-    """The columns, and with `extended` what else is known."""
-    listed: list[tuple[str, str | None, bool | None, str | None]] = [
-        (c.name, c.sql_type, c.nullable, _role(found, c.name) or c.comment) for c in found.schema.columns
-    ]
-    if extended:
-        listed += [("", "", None, ""), *((k, v, None, None) for k, v in _details(found, lake))]
-    return rows({"column": TEXT, "type": TEXT, "nullable": pa.bool_(), "comment": TEXT}, listed)
+def table(found: TableInfo) -> pa.Table:
+    """The columns of a table or stream."""
+    columns = found.schema.columns
+    return rows(
+        COLUMN_NAMES,
+        [(c.name, c.sql_type, c.nullable, _role(found, c.name) or c.comment) for c in columns],
+    )
+
+
+def extended(found: TableInfo, source: Source) -> pa.Table:
+    """The columns, and below them what else is known."""
+    details = [("", "", None, ""), *((k, v, None, None) for k, v in _details(found, source))]
+    return pa.concat_tables([table(found), rows(COLUMN_NAMES, details)])
 
 
 def _role(found: TableInfo, column: str) -> str | None:
@@ -181,16 +191,14 @@ def _role(found: TableInfo, column: str) -> str | None:
     return f"time, watermark {found.time.delay.sql()}" if found.time.delay.amount else "time"
 
 
-def _details(found: TableInfo, lake: Lake) -> list[tuple[str, str]]:
-    scan = lake.scan(found, lake.catalog.current)
-    with lake.catalog.read() as connection:
-        held = inlined.count(connection, found, lake.catalog.current.id) if found.inlined_table else 0
+def _details(found: TableInfo, source: Source) -> list[tuple[str, str]]:
+    scan = source.scan(found, source.snapshot(), ())
     return [
         ("kind", found.kind.value),
         ("rows", str(scan.rows)),
         ("files", str(len(scan.files))),
         ("bytes", str(sum(f.bytes for f in scan.files))),
-        ("inlined rows", str(held)),
+        ("inlined rows", str(scan.inlined.num_rows if scan.inlined is not None else 0)),
         ("comment", found.comment or ""),
     ]
 

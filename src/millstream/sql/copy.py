@@ -38,6 +38,13 @@ FORMATS: dict[str, tuple[FileFormat, str]] = {
 TRUTH = {"TRUE": True, "ON": True, "1": True, "FALSE": False, "OFF": False, "0": False}
 
 
+CSV_ONLY = frozenset(
+    (key, format_) for key in ("HEADER", "DELIMITER", "NULL") for format_ in (FileFormat.JSON, FileFormat.PARQUET)
+)
+NOT_WHEN_READING = CSV_ONLY | {("ON ERROR", FileFormat.PARQUET)}
+NOT_WHEN_WRITING = CSV_ONLY | {("NULL", FileFormat.CSV)} | {("ON ERROR", format_) for format_ in FileFormat}
+
+
 @dataclass(slots=True)
 class _Given:
     """The options as they were given, with where; `format` is a key of FORMATS."""
@@ -59,7 +66,7 @@ def read_copy(cursor: Cursor) -> Statement:
     if not cursor.accept("FROM"):
         cursor.fail_expecting("FROM or TO", near=("FROM", "TO"))
     path, span = _path(cursor)
-    options = _options(cursor, path, span)
+    options = _options(cursor, path, span, NOT_WHEN_READING)
     return CopyFrom(table, path, span, options, columns, text=cursor.text)
 
 
@@ -77,7 +84,7 @@ def _parenthesised(cursor: Cursor) -> Query:
 
 def _to(cursor: Cursor, query: Query) -> Statement:
     path, span = _path(cursor)
-    return CopyTo(query, path, span, _options(cursor, path, span), text=cursor.text)
+    return CopyTo(query, path, span, _options(cursor, path, span, NOT_WHEN_WRITING), text=cursor.text)
 
 
 def _path(cursor: Cursor) -> tuple[str, Span]:
@@ -92,7 +99,9 @@ def _path(cursor: Cursor) -> tuple[str, Span]:
     return path, span
 
 
-def _options(cursor: Cursor, path: str, path_span: Span) -> CopyOptions:
+def _options(
+    cursor: Cursor, path: str, path_span: Span, refused: frozenset[tuple[str, FileFormat]]
+) -> CopyOptions:
     given = _Given()
     cursor.accept("WITH")
     if cursor.accept("("):
@@ -104,7 +113,7 @@ def _options(cursor: Cursor, path: str, path_span: Span) -> CopyOptions:
     while not cursor.at_end:
         _option(cursor, given)
     format_, delimiter = _format(cursor, given, path, path_span)
-    _check_fits(cursor, given, format_)
+    _check_fits(cursor, given, format_, refused)
     values = given.values
     return CopyOptions(
         format_,
@@ -216,11 +225,13 @@ def _format(cursor: Cursor, given: _Given, path: str, path_span: Span) -> tuple[
     )
 
 
-def _check_fits(cursor: Cursor, given: _Given, format_: FileFormat) -> None:
-    for key in ("HEADER", "DELIMITER", "NULL"):
-        if key in given.values and format_ is not FileFormat.CSV:
+def _check_fits(
+    cursor: Cursor, given: _Given, format_: FileFormat, refused: frozenset[tuple[str, FileFormat]]
+) -> None:
+    for key in given.values:
+        if (key, format_) in refused:
             cursor.fail(
-                f"{key} is an option of CSV, not of {format_}",
+                f"{key} is no option here for {format_}",
                 hint="Leave it out.",
                 at=given.spans[key],
                 condition=Condition.INVALID_ARGUMENT,

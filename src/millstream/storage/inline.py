@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from millstream.catalog.records import TableInfo
 
 MOST_ROWS = 256
-"""Inserts up to this many rows are inlined: there a commit without a file is the cheaper one."""
+MOST_BYTES = 64 * 1024
+
+
+def is_small(data: pa.Table) -> bool:
+    """Whether rows are inlined: up to there a commit without a file is the cheaper one."""
+    return bool(data.num_rows <= MOST_ROWS and data.nbytes <= MOST_BYTES)
 
 
 def to_rows(table: TableInfo, data: pa.Table) -> tuple[list[tuple[Any, ...]], dict[int, ColumnStats]]:

@@ -95,9 +95,9 @@ class Lake:
                 folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def transaction(self) -> Transaction:
-        """A new transaction on the current snapshot."""
-        opened = Transaction(self, self.catalog.current)
+    def transaction(self, *, is_long: bool = False) -> Transaction:
+        """A new transaction on the current snapshot; upkeep leaves all rows in place for a long one."""
+        opened = Transaction(self, self.catalog.current, is_long=is_long)
         with self._lock:
             self._open_transactions.add(opened)
         return opened
@@ -107,9 +107,9 @@ class Lake:
             self._open_transactions.discard(transaction)
 
     def is_being_changed(self, table: TableInfo) -> bool:
-        """Whether an open transaction takes rows from the table, so that upkeep must wait."""
+        """Whether an open transaction takes rows from the table, or may, so that upkeep must wait."""
         with self._lock:
-            return any(t.removes_from(table) for t in self._open_transactions)
+            return any(t.is_long or t.removes_from(table) for t in self._open_transactions)
 
     def on_commit(self, listener: Callable[[Sequence[Written]], None]) -> None:
         self._listeners.append(listener)

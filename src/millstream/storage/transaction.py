@@ -64,9 +64,10 @@ class Staged:
 class Transaction:
     """See the module's contract. Not for several threads at once."""
 
-    def __init__(self, lake: Lake, base: Snapshot) -> None:
+    def __init__(self, lake: Lake, base: Snapshot, *, is_long: bool = False) -> None:
         self._lake = lake
         self.base = base
+        self.is_long = is_long
         self._staged: dict[int, Staged] = {}
         self._created: dict[str, TableInfo] = {}
         self._dropped: dict[int, TableInfo] = {}
@@ -99,7 +100,7 @@ class Transaction:
         """Stage new rows: inlined if they are few, as segments otherwise."""
         staged = self._of(table)
         data = constraints.checked(table, data)
-        if table.inlined_table and data.num_rows <= inline.MOST_ROWS:
+        if table.inlined_table and inline.is_small(data):
             rows, row_stats = inline.to_rows(table, data)
             staged.rows += rows
             staged.row_stats.append(row_stats)
@@ -110,15 +111,16 @@ class Transaction:
 
     def append_all(self, table: TableInfo, batches: Iterable[pa.Table]) -> int:
         """Stage a stream of batches as segments, in bounded memory."""
-        staged = self._of(table)
+        noted = Staged(table)
 
-        def noted() -> Iterable[pa.Table]:
+        def parts() -> Iterable[pa.Table]:
             for part in segment.regrouped(constraints.checked(table, batch) for batch in batches):
-                self._note_times(staged, part)
+                self._note_times(noted, part)
                 yield part
 
-        written = segment.write_all(self._lake.folder(table), table, noted())
-        staged.segments += written
+        written = segment.write_all(self._lake.folder(table), table, parts())
+        self._of(table).segments += written
+        self._of(table).times += noted.times
         return sum(s.rows for s in written)
 
     def append_segments(self, table: TableInfo, segments: Sequence[Segment]) -> int:
@@ -241,7 +243,8 @@ class Transaction:
 
 
 def _as_file(part: Segment, file_id: int) -> DataFile:
-    return DataFile(file_id, part.path, part.rows, part.bytes, part.row_id_start or 0, 0)
+    has_row_ids = part.row_id_start is not None
+    return DataFile(file_id, part.path, part.rows, part.bytes, part.row_id_start or 0, 0, has_row_ids)
 
 
 def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
