@@ -1,7 +1,7 @@
 """Loading, small durable inserts, pruned queries and opening, each against its baseline.
 
 load       a 5M-row Arrow table through `db.insert`, against pyarrow writing the same Parquet with fsync
-small      single-row durable inserts from 8 threads, through `db.insert` and through SQL
+small      single-row durable inserts from 8 threads, through `db.insert` and SQL
 prune      a time range of 1 % of 20M rows, against the same query with its pruning defeated
 open       opening a database of 10,000 data files in a new process, with no Spark started
 """
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ SMALL_INSERTS = 8_000
 PRUNE_ROWS = 20_000_000
 PRUNE_CHUNK = 2_500_000
 PRUNE_REPEATS = 5
+PRUNE_WARM_UP = 3
 OPEN_FILES = 10_000
 OPEN_COMMITS = 100
 OPEN_REPEATS = 5
@@ -106,26 +108,35 @@ def small(run: Run) -> Sequence[Measure]:
     """Durable single-row inserts a second, from many threads at once."""
     count = run.scaled(SMALL_INSERTS, THREADS) // THREADS
     with millstream.connect(run.folder / "db") as db:
-        return [
-            _small(db, run, "db.insert", count, lambda number: db.insert("api", [_row(number)])),
-            _small(db, run, "INSERT … VALUES", count, lambda number: _insert_by_sql(db, number)),
-        ]
+        ways: dict[str, Callable[[str, int], object]] = {
+            "db.insert": lambda table, number: db.insert(table, [_row(number)]),
+            "INSERT … VALUES, parameters": lambda table, number: _insert_by_parameters(db, table, number),
+            "INSERT … VALUES, literals": lambda table, number: _insert_by_text(db, table, number),
+        }
+        return [_small(db, run, way, f"small_{i}", count, ways[way]) for i, way in enumerate(ways)]
 
 
 def _row(number: int) -> tuple[int, datetime, float, str]:
     return number, START + timedelta(milliseconds=number), number / 7, f"key-{number % KEYS:06}"
 
 
-def _insert_by_sql(db: Database, number: int) -> None:
+def _insert_by_parameters(db: Database, table: str, number: int) -> None:
     id_, ts, value, key = _row(number)
-    db.sql(f"INSERT INTO sql VALUES ({id_}, '{ts:%Y-%m-%d %H:%M:%S.%f}', {value!r}, '{key}')")
+    db.sql(f"INSERT INTO {table} VALUES (:id, :ts, :value, :key)", id=id_, ts=ts, value=value, key=key)
 
 
-def _small(db: Database, run: Run, way: str, count: int, insert: Callable[[int], object]) -> Measure:
-    table = "api" if way == "db.insert" else "sql"
+def _insert_by_text(db: Database, table: str, number: int) -> None:
+    """Every statement is another text, so each has to be parsed."""
+    id_, ts, value, key = _row(number)
+    db.sql(f"INSERT INTO {table} VALUES ({id_}, '{ts:%Y-%m-%d %H:%M:%S.%f}', {value!r}, '{key}')")
+
+
+def _small(
+    db: Database, run: Run, way: str, table: str, count: int, insert: Callable[[str, int], object]
+) -> Measure:
     db.sql(f"CREATE TABLE {table} {COLUMNS}")
     before = _snapshots(db)
-    taken, latencies = _from_threads(count, insert)
+    taken, latencies = _from_threads(count, partial(insert, table))
     commits = _snapshots(db) - before
     stored = sum(row[1] for row in db.sql(f"SHOW FILES FROM {table}"))
     if stored != THREADS * count:
@@ -162,7 +173,7 @@ def _from_threads(count: int, insert: Callable[[int], object]) -> tuple[float, l
     def work(thread: int) -> None:
         ready.wait()
         try:
-            latencies.extend([seconds(lambda n=n: insert(thread * count + n)) for n in range(count)])  # type: ignore[misc]
+            latencies.extend([seconds(partial(insert, thread * count + n)) for n in range(count)])
         except BaseException as error:
             failures.append(error)
 
@@ -192,13 +203,13 @@ def prune(run: Run) -> Sequence[Measure]:
         db.drain()
         ranges = list(_ranges(rows))
         _check_same_answers(db, *ranges[0])
-        # One more round than is counted warms up Spark for both.
+        # Rounds that are not counted let the JVM compile what both sides run.
         samples = in_turns(
             {"full": lambda i: _full(db, *ranges[i]), "pruned": lambda i: _pruned(db, *ranges[i])},
-            PRUNE_REPEATS + 1,
+            PRUNE_WARM_UP + PRUNE_REPEATS,
         )
         files = db.sql(f"EXPLAIN {PRUNED}", low=ranges[0][0], high=ranges[0][1]).to_arrow().column(0).to_pylist()
-    counted = {name: taken[1:] for name, taken in samples.items()}
+    counted = {name: taken[PRUNE_WARM_UP:] for name, taken in samples.items()}
     return [
         Measure(
             f"time range of 1 % of {rows:,} rows, full scan over pruned",
@@ -219,8 +230,9 @@ FULL = f"{AGGREGATE} WHERE unix_micros(ts) >= :low AND unix_micros(ts) < :high"
 
 def _ranges(rows: int) -> Iterator[tuple[datetime, datetime]]:
     """A different stretch of 1 % for every repeat, so that nothing is answered from the last one."""
-    for repeat in range(PRUNE_REPEATS + 1):
-        first = rows * (2 * repeat + 1) // (2 * PRUNE_REPEATS + 4)
+    rounds = PRUNE_WARM_UP + PRUNE_REPEATS
+    for repeat in range(rounds):
+        first = rows * (2 * repeat + 1) // (2 * rounds + 2)
         yield _time(first), _time(first + rows // 100)
 
 

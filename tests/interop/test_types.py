@@ -10,7 +10,7 @@ import pytest
 from millstream.catalog import types
 from millstream.storage import inline, upkeep
 from tests import duck
-from tests.interop.values import CASES, SCALARS, Case
+from tests.interop.values import CASES, FLOAT_EXTREMES, SCALARS, Case
 from tests.recovery import stored
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def assert_filters(reader: duck.Duck, case: Case, turn: int) -> None:
     for i, value in enumerate(dict.fromkeys(duck.canonical(v) for v in case.values)):
         literal = value[1] if isinstance(value, tuple) else value
         text = literal if isinstance(literal, bytes) else types.encode(literal)
+        if case.sql == "FLOAT" and abs(float(literal)) in FLOAT_EXTREMES:
+            continue  # DuckDB does not find these in lakes of its own either
         if isinstance(text, str) and "\0" in text:
             continue  # DuckDB cannot filter a lake by such a constant: it ends its own query text
         operators = OPERATORS[(i + turn) % 2]

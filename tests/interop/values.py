@@ -27,6 +27,7 @@ def _integers(bits: int) -> tuple[int, ...]:
 
 
 FLOATS = (0.0, -0.0, 1.0, -1.5, 0.1, inf, -inf, nan)
+FLOAT_EXTREMES = (3.4028234663852886e38, 1.401298464324817e-45)
 TEXTS = (
     "", " ", "a", "A", "aa", "Ω", "e\u0301", "é", "😀", "\U0010ffff", "\uffff", "a\0b", "\0", "\x01", "\n\t",
     "it's", '"', "\\", "NULL", "nan", "1e5", "x" * 3000,
@@ -50,7 +51,7 @@ SCALARS = (
     Case("SMALLINT", "SMALLINT", _integers(16)),
     Case("INT", "INTEGER", _integers(32)),
     Case("BIGINT", "BIGINT", _integers(64)),
-    Case("FLOAT", "FLOAT", (*FLOATS, 3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45)),
+    Case("FLOAT", "FLOAT", (*FLOATS, *FLOAT_EXTREMES, -FLOAT_EXTREMES[0])),
     Case("DOUBLE", "DOUBLE", (*FLOATS, 1.7976931348623157e308, -1.7976931348623157e308, 5e-324, 0.1 + 0.2)),
     *(_decimals(*size) for size in ((1, 0), (4, 4), (9, 2), (18, 6), (19, 0), (38, 0), (38, 18), (38, 38))),
     Case("STRING", "VARCHAR", TEXTS),

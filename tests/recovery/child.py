@@ -27,6 +27,7 @@ import pyarrow as pa
 import millstream
 from millstream.catalog import streams
 from millstream.clock import SystemClock
+from millstream.errors import MillstreamError
 from millstream.schedule.net import Firing
 from millstream.schedule.runner import Runner
 from millstream.schedule.upkeep import Policy, upkeep_net
@@ -148,6 +149,34 @@ def hold(path: str) -> None:
         signal.pause()
 
 
+def close(path: str) -> None:
+    """Close the database while three threads insert into it; they end with errors of ours."""
+    db = millstream.connect(path, background=False)
+    create(db)
+    busy = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        try:
+            for i in range(1_000_000):
+                first = (number << 32) + i
+                say("try", "a", first, 1)
+                db.insert("a", rows("a", first, 1))
+                say("ack", "a", first, 1)
+                if i == 10:
+                    busy.wait()
+        except MillstreamError as error:
+            say("ended", error.condition)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    busy.wait()
+    db.close()
+    for thread in threads:
+        thread.join()
+    say("survived")
+
+
 def die(path: str, at: str, count: int, work: list[str]) -> None:
     """Do the work and be killed inside: by the `count`-th call of the function named `at`."""
     db = millstream.connect(path, background=False)
@@ -196,6 +225,7 @@ WORK: dict[str, Callable[[Database], object]] = {
 JOBS: dict[str, Callable[..., None]] = {
     "insert": insert,
     "hold": hold,
+    "close": close,
     "die": die,
     "create and die": create_and_die,
 }

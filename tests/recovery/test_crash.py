@@ -229,3 +229,18 @@ def test_a_creation_killed_at_any_point_can_be_done_again(nursery: Nursery, tmp_
             db.sql("CREATE TABLE t (id BIGINT)")
             db.insert("t", [(1,)])
             assert stored.rows(db._lake, "t") == {0: (1,)}
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_closing_while_threads_insert_ends_them_with_typed_errors_and_keeps_what_was_acknowledged(
+    nursery: Nursery, database_path: Path, attempt: int
+) -> None:
+    nursery.start("close", path=str(database_path))
+    lines = nursery.end()
+    promises = Promises()
+    promises.hear(lines)
+    assert lines[-1] == "survived", f"attempt {attempt}: the process died"
+    assert [line for line in lines if line.startswith("ended")] == ["ended CLOSED"] * 3
+    with millstream.connect(database_path, background=False) as db:
+        check(db, promises)
+        stored.check(db._lake)

@@ -10,7 +10,7 @@ from benchmarks import harness
 from benchmarks.harness import Measure, at_least, at_most
 from millstream.cli import bench
 
-RESULTS = ("load", "db.insert", "INSERT", "time range", "open")
+RESULTS = ("load", "db.insert", "parameters", "literals", "time range", "open")
 
 
 def test_the_ingest_benchmark_measures_everything_it_promises(capfd):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ import millstream
 from millstream.catalog import inlined
 from millstream.clock import ManualClock
 from millstream.errors import Condition, MillstreamError
-from millstream.storage.lake import Lake
 from tests.recovery import stored
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.commits import Commit
     from millstream.database import Database
+    from millstream.storage.lake import Lake
 
 PATIENCE = 30.0
 
@@ -111,17 +112,21 @@ def test_changes_that_remove_rows_do_not_share_a_snapshot(plain: Database) -> No
     stored.check(plain._lake)
 
 
-def test_a_full_disk_in_a_shared_commit_keeps_none_of_it_and_the_next_insert_works(plain: Database) -> None:
+@pytest.mark.parametrize("pages", [0, 2, 3, 5])
+def test_a_full_disk_in_a_shared_commit_keeps_only_what_was_acknowledged_and_the_next_insert_works(
+    plain: Database, pages: int
+) -> None:
     plain.insert("t", [(0, 0.0)])
     writer = plain._lake.catalog._store._writer
     assert writer is not None
-    (pages,) = writer.execute("PRAGMA page_count").fetchone()
-    writer.execute(f"PRAGMA max_page_count = {pages + 1}")
+    (used,) = writer.execute("PRAGMA page_count").fetchone()
+    writer.execute(f"PRAGMA max_page_count = {used + pages}")
     inserts = [lambda i=i: plain.insert("t", [(i * 1000 + n, 0.5) for n in range(250)]) for i in range(1, 9)]
     errors = together(plain._lake, inserts)
-    conditions = {e.condition for e in errors if isinstance(e, MillstreamError)}
-    assert conditions == {Condition.DISK_FULL}, errors
     writer.execute("PRAGMA max_page_count = 1000000")
+    failures = [e for e in errors if e is not None]
+    assert failures
+    assert all(isinstance(e, MillstreamError) and e.condition is Condition.DISK_FULL for e in failures), errors
     plain.insert("t", [(-1, 0.0)])
     ids = {row[0] for row in stored.rows(plain._lake, "t").values()}
     kept = {i for i, error in enumerate(errors, 1) if error is None}
@@ -160,48 +165,9 @@ def test_an_interrupted_wait_neither_blocks_the_database_nor_loses_files(plain: 
     stored.check(lake)
 
 
-def test_closing_while_threads_insert_gives_them_typed_errors_and_keeps_what_was_acknowledged(
-    database_path: Path,
-) -> None:
-    db = millstream.connect(database_path, clock=ManualClock(), background=False)
-    db.sql("CREATE TABLE t (id BIGINT)")
-    acknowledged: list[int] = []
-    strange: list[BaseException] = []
-    started = threading.Barrier(4)
-
-    def insert(thread: int) -> None:
-        try:
-            for i in range(100_000):
-                db.insert("t", [(thread * 1_000_000 + i,)])
-                acknowledged.append(thread * 1_000_000 + i)
-                if i == 5:
-                    started.wait(PATIENCE)
-        except MillstreamError:
-            return
-        except BaseException as error:
-            strange.append(error)
-
-    threads = [threading.Thread(target=insert, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    started.wait(PATIENCE)
-    db.close()
-    for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-    assert strange == []
-    lake = Lake(database_path, ManualClock())
-    found = {row[0] for row in stored.rows(lake, "t").values()}
-    assert set(acknowledged) <= found
-    stored.check(lake)
-    lake.close()
-
-
 def test_threads_that_come_and_go_leave_no_open_files(plain: Database) -> None:
     def open_files() -> int:
-        from pathlib import Path
-
-        return len(list(Path("/proc/self/fd").iterdir()))
+        return len(os.listdir("/proc/self/fd"))
 
     def look() -> None:
         stored.rows(plain._lake, "t")
