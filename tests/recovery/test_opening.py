@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sqlite3
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from millstream.errors import Condition, MachineError, MillstreamError, Statemen
 from tests.recovery import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from millstream.catalog.store import Connection
@@ -54,15 +55,24 @@ def assert_unharmed(path: Path) -> None:
         stored.check(db._lake)
 
 
+@contextmanager
+def held(nursery: Nursery, path: Path) -> Iterator[int]:
+    """Another process has the database open; it is killed, not closed, at the end."""
+    pid = nursery.start("hold", path=str(path))
+    try:
+        assert nursery.line() == "ready"
+        yield pid
+    finally:
+        nursery.kill(pid)
+
+
 def test_a_second_process_is_refused_with_the_holders_pid_and_told_what_to_do(
     nursery: Nursery, filled: Path
 ) -> None:
-    pid = nursery.start("hold", path=str(filled))
-    assert nursery.line() == "ready"
-    error = refused(filled, Condition.DATABASE_LOCKED)
-    assert str(pid) in (error.detail or "")
-    assert "read_only" in (error.hint or "")
-    nursery.kill(pid)
+    with held(nursery, filled) as pid:
+        error = refused(filled, Condition.DATABASE_LOCKED)
+        assert str(pid) in (error.detail or "")
+        assert "read_only" in (error.hint or "")
     assert_unharmed(filled)
 
 
@@ -87,11 +97,8 @@ def test_a_reader_beside_the_writer_sees_its_later_commits(filled: Path) -> None
 
 
 def test_a_reader_in_another_process_than_the_writer_works(nursery: Nursery, filled: Path) -> None:
-    pid = nursery.start("hold", path=str(filled))
-    assert nursery.line() == "ready"
-    with connect(filled, read_only=True) as reader:
+    with held(nursery, filled), connect(filled, read_only=True) as reader:
         assert len(stored.rows(reader._lake, "t")) == 301
-    nursery.kill(pid)
     assert_unharmed(filled)
 
 

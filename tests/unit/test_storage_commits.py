@@ -6,6 +6,7 @@ import _thread
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from millstream.errors import Condition, MillstreamError
 from tests.recovery import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from millstream.catalog.commits import Commit
@@ -61,12 +62,15 @@ class Gate:
         while len(self._lake.catalog._queue._waiting) < pieces:
             threading.Event().wait(0.001)
 
-    def __exit__(self, *_: object) -> None:
+    def open(self) -> None:
         self._open.set()
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
         self._thread.join()
 
 
-def together(lake: Lake, works: list[Callable[[], object]]) -> list[BaseException | None]:
+def together(lake: Lake, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
     """Run the pieces in threads of their own so that they all wait for one commit."""
     with ThreadPoolExecutor(len(works)) as pool:
         with Gate(lake) as gate:
@@ -77,7 +81,7 @@ def together(lake: Lake, works: list[Callable[[], object]]) -> list[BaseExceptio
 
 def test_inserts_that_wait_together_share_one_snapshot(plain: Database) -> None:
     before = plain._lake.catalog.current.id
-    inserts = [lambda i=i: plain.insert("t", [(i, float(i))]) for i in range(20)]
+    inserts = [partial(plain.insert, "t", [(i, float(i))]) for i in range(20)]
     assert together(plain._lake, inserts) == [None] * 20
     assert plain._lake.catalog.current.id == before + 2, "the gate's snapshot and one for all inserts"
     assert {row[0] for row in stored.rows(plain._lake, "t").values()} == set(range(20))
@@ -94,7 +98,7 @@ def test_one_failing_piece_undoes_only_itself(plain: Database) -> None:
 
         plain._lake.catalog.commit(work, shareable=True)
 
-    inserts = [lambda i=i: plain.insert("t", [(i, 1.0)]) for i in range(3)]
+    inserts = [partial(plain.insert, "t", [(i, 1.0)]) for i in range(3)]
     errors = together(plain._lake, [inserts[0], failing, inserts[1], failing, inserts[2]])
     assert [type(e) for e in errors].count(ValueError) == 2
     assert errors.count(None) == 3
@@ -121,7 +125,7 @@ def test_a_full_disk_in_a_shared_commit_keeps_only_what_was_acknowledged_and_the
     assert writer is not None
     (used,) = writer.execute("PRAGMA page_count").fetchone()
     writer.execute(f"PRAGMA max_page_count = {used + pages}")
-    inserts = [lambda i=i: plain.insert("t", [(i * 1000 + n, 0.5) for n in range(250)]) for i in range(1, 9)]
+    inserts = [partial(plain.insert, "t", [(i * 1000 + n, 0.5) for n in range(250)]) for i in range(1, 9)]
     errors = together(plain._lake, inserts)
     writer.execute("PRAGMA max_page_count = 1000000")
     failures = [e for e in errors if e is not None]
@@ -151,7 +155,13 @@ def test_an_interrupted_wait_neither_blocks_the_database_nor_loses_files(plain: 
     """Ctrl-C while another thread commits: the insert is whole or never was, and work goes on."""
     lake = plain._lake
     with Gate(lake) as gate:
-        watcher = threading.Thread(target=lambda: (gate.wait_for(1), _thread.interrupt_main(), gate._open.set()))
+
+        def interrupt() -> None:
+            gate.wait_for(1)
+            _thread.interrupt_main()
+            gate.open()
+
+        watcher = threading.Thread(target=interrupt)
         watcher.start()
         with pytest.raises(KeyboardInterrupt):
             plain.insert("t", [(i, 1.0) for i in range(rows)])

@@ -80,11 +80,11 @@ def _save_columns(
 ) -> None:
     inserts, updates = [], []
     for column_id, stats in after.items():
-        row = (*_bounds(stats), table_id, column_id)
-        if column_id not in before:
-            inserts.append(row)
-        elif _bounds(before[column_id]) != _bounds(stats):
-            updates.append(row)
+        known = before.get(column_id)
+        if known is None:
+            inserts.append((*_bounds(stats), table_id, column_id))
+        elif _facts(known) != _facts(stats):
+            updates.append((*_bounds(stats), table_id, column_id))
     if inserts:
         connection.executemany(
             "INSERT INTO ducklake_table_column_stats"
@@ -99,6 +99,10 @@ def _save_columns(
             " WHERE table_id = ? AND column_id = ?",
             updates,
         )
+
+
+def _facts(stats: ColumnStats) -> tuple[object, ...]:
+    return stats.nulls > 0, stats.has_nan, stats.low, stats.high
 
 
 def _bounds(stats: ColumnStats) -> tuple[int, int | None, str | None, str | None]:

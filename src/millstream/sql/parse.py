@@ -15,6 +15,7 @@ from millstream.sql.continuous import refuse_clauses
 from millstream.sql.cursor import NOT_WORDS, Cursor
 from millstream.sql.dialect import tokenize
 from millstream.sql.names import FOREIGN_STATEMENT_WORDS, STATEMENT_WORDS
+from millstream.sql.plain_insert import read_plain_insert
 from millstream.sql.query import query_from
 from millstream.sql.split import split
 from millstream.sql.statements import Select, Statement
@@ -35,6 +36,9 @@ def parse(text: str) -> tuple[Statement, ...]:
 
 def parse_one(text: str) -> Statement:
     """The one statement in `text`; SYNTAX_ERROR if there is none, INVALID_ARGUMENT if there are several."""
+    plain = read_plain_insert(text)
+    if plain is not None:
+        return plain
     found = split(text)
     if not found:
         raise StatementError(Condition.SYNTAX_ERROR, "there is no statement", hint="Write one, such as SELECT 1.")

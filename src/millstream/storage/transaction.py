@@ -224,7 +224,9 @@ class Transaction:
         made = {wanted.id: _create(commit, wanted) for wanted in self._created.values()}
         for staged in every:
             known = made.get(staged.table.id, staged.table)
-            _apply(commit, replace(staged, table=known))
+            if commit.base.schema_version != self.base.schema_version:
+                _check_still_there(commit, known)
+            _apply(commit, staged if known is staged.table else replace(staged, table=known))
 
     def rollback(self) -> None:
         """Forget all staged changes and delete what was written for them."""
@@ -256,7 +258,6 @@ def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
 
 def _apply(commit: Commit, staged: Staged) -> None:
     table = staged.table
-    _check_still_there(commit, table)
     if staged.removed:
         files.end(commit, table, staged.removed)
     if staged.inlined_end is not None:
