@@ -75,7 +75,7 @@ class Reader:
     def row_count(self, table: TableInfo) -> int:
         if self._transaction is not None:
             return self._transaction.scan(table).rows
-        return self._lake.catalog.table_stats(table).rows
+        return self._lake.catalog.row_count(table)
 
 
 class Engine:
@@ -178,9 +178,10 @@ class Engine:
 
     @_run.register
     def _select(self, statement: st.Select, parameters: Any) -> Result:
-        bound = self._bind(statement.query, statement, parameters)
-        oldest = bound.oldest_snapshot_id
-        self.lake.catalog.pin(oldest)
+        with self.lake.catalog.pinned(self._reader().snapshot().id):
+            bound = self._bind(statement.query, statement, parameters)
+            oldest = bound.oldest_snapshot_id
+            self.lake.catalog.pin(oldest)
 
         def release() -> None:
             self.lake.catalog.unpin(oldest)

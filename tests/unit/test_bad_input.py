@@ -127,7 +127,7 @@ def test_broken_statements_are_syntax_errors(unharmed: Database, text: str) -> N
         ([{"id": 1, "ID": 2, "ok": True}], Condition.DUPLICATE_COLUMN),
         ([{"id": 1}], Condition.NULL_VALUE),
         ([{"ok": True}, ("ok",)], Condition.INVALID_ARGUMENT),
-        ([GOOD, {"ok": True}], Condition.WRONG_ARITY),
+        ([GOOD, {"ok": True}], Condition.INVALID_ARGUMENT),
         (17, Condition.INVALID_ARGUMENT),
         (None, Condition.INVALID_ARGUMENT),
         (object(), Condition.INVALID_ARGUMENT),

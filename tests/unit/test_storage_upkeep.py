@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,10 @@ from millstream.storage import inline, upkeep
 from tests.recovery import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from millstream.catalog.commits import Commit
     from millstream.database import Database
 
 LARGE = inline.MOST_ROWS + 1
@@ -102,20 +104,32 @@ def test_a_file_whose_row_ids_have_gaps_is_kept_while_one_of_its_rows_is_needed(
     stored.check(plain._lake)
 
 
-def test_a_consumer_that_comes_while_rows_are_dropped_keeps_its_rows(
-    plain: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_consumer_that_registers_just_before_rows_are_dropped_keeps_its_rows(plain: Database) -> None:
+    """What is needed is looked up inside the commit that drops, so whoever came first counts."""
     insert(plain, "s", 0, 3)
-    original = upkeep.needed_from
+    stream = plain._lake.catalog.tables()["s"]
+    held, opened = threading.Event(), threading.Event()
 
-    def then_register(*given: object) -> int:
-        needed = original(*given)  # type: ignore[arg-type]
-        consumer(plain, "q", 1)
-        return needed
+    def hold(_: Commit) -> None:
+        held.set()
+        assert opened.wait(60)
 
-    monkeypatch.setattr(upkeep, "needed_from", then_register)
-    upkeep.drop_consumed(plain._lake)
-    assert {1, 2} <= set(kept(plain))
+    works: list[Callable[[], object]] = [
+        lambda: plain._lake.catalog.commit(hold),
+        lambda: plain._lake.catalog.commit(lambda c: streams.set_consumer(c, stream.id, "q", 1)),
+        lambda: upkeep.drop_consumed(plain._lake),
+    ]
+    threads = [threading.Thread(target=work) for work in works]
+    threads[0].start()
+    assert held.wait(60)
+    for i, thread in enumerate(threads[1:], 1):
+        thread.start()
+        while len(plain._lake.catalog._queue._waiting) < i:
+            threading.Event().wait(0.001)
+    opened.set()
+    for thread in threads:
+        thread.join()
+    assert set(kept(plain)) == {1, 2}
 
 
 def test_snapshots_expire_when_they_are_old_and_their_files_go(plain: Database, clock: ManualClock) -> None:

@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.catalog import layout, snapshots, stats, tables
+from millstream.catalog import files, inlined, layout, snapshots, stats, tables
 from millstream.catalog.commits import Commit, CommitQueue, time_text
 from millstream.catalog.store import Store
 from millstream.errors import Condition, StatementError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from millstream.catalog.commits import Receipt
     from millstream.catalog.records import Snapshot, TableInfo, TableStats
     from millstream.catalog.store import Connection
     from millstream.clock import Clock
@@ -41,21 +42,26 @@ class Catalog:
         self._pins: dict[int, int] = {}
         self._lock = threading.Lock()
         self._queue = CommitQueue(self._transact)
-        self._current = self._prepare(path.exists(), str(data_path.absolute()) + "/")
+        try:
+            self._current = self._prepare(str(data_path.absolute()) + "/")
+        except BaseException:
+            self._store.close()
+            raise
 
-    def _prepare(self, exists: bool, data_path: str) -> Snapshot:
+    def _prepare(self, data_path: str) -> Snapshot:
         if not self.read_only:
             with self._store.write() as connection:
-                if not exists:
+                if layout.is_empty(connection):
                     layout.create(connection, time_text(self._clock.now()), data_path)
                 layout.upgrade(connection)
                 if layout.data_path(connection) != data_path:
                     layout.set_data_path(connection, data_path)
         with self._store.read() as connection:
-            layout.check_readable(layout.format_version(connection))
+            layout.check_current(connection)
             return snapshots.newest(connection)
 
     def close(self) -> None:
+        self._queue.close()
         self._store.close()
 
     @contextmanager
@@ -114,7 +120,14 @@ class Catalog:
         with self.read() as connection:
             return stats.load(connection, table.id, stats.column_types(table))
 
-    def commit(self, work: Callable[[Commit], T], *, shareable: bool = False) -> T:
+    def row_count(self, table: TableInfo, snapshot_id: int | None = None) -> int:
+        """How many rows the table has at a snapshot, the current one by default."""
+        at = self.current.id if snapshot_id is None else snapshot_id
+        with self.read() as connection:
+            rows = files.row_count(connection, table.id, at)
+            return rows + (inlined.count(connection, table, at) if table.inlined_table else 0)
+
+    def commit(self, work: Callable[[Commit], T], *, shareable: bool = False, receipt: Receipt | None = None) -> T:
         """Run `work` in a transaction that makes one snapshot; durable when this returns.
 
         Shareable work may find itself in one snapshot with other threads' work.
@@ -125,7 +138,7 @@ class Catalog:
                 "the database is open for reading only",
                 hint="Open it without read_only to change it.",
             )
-        return self._queue.submit(work, shareable=shareable)
+        return self._queue.submit(work, shareable=shareable, receipt=receipt)
 
     def _transact(self, run: Callable[[Commit], None]) -> None:
         with self._store.write() as connection:

@@ -1,21 +1,23 @@
 """Group commit: whatever waits when the disk is free goes into one transaction and one snapshot.
 
-`CommitQueue.submit` runs a piece of work inside a `Commit` and returns when it is durable. The thread
-that finds nobody leading commits for all who wait, then hands over to the first who came meanwhile:
-nobody waits longer than the commit in progress and their own. One piece failing undoes only itself.
+`CommitQueue.submit` runs a piece of work inside a `Commit` and returns when it is durable. One thread
+commits for all who wait, again and again: nobody waits longer than the commit in progress and their
+own, and no interrupt of a caller can hit a commit half-way. One piece failing undoes only itself.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import UTC
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millstream.catalog import stats
 from millstream.catalog.records import Snapshot, StreamState, TableStats
-from millstream.catalog.store import savepoint
+from millstream.catalog.store import closed, savepoint, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,15 +104,22 @@ class Commit:
 
 def time_text(time: datetime) -> str:
     """A snapshot's time: fixed width, so that text order is time order."""
-    return time.isoformat(sep=" ", timespec="microseconds").replace("+00:00", "+00")
+    return time.astimezone(UTC).isoformat(sep=" ", timespec="microseconds").replace("+00:00", "+00")
+
+
+@dataclass
+class Receipt:
+    """Whether a piece of work is durable; right even for a caller whose wait was interrupted."""
+
+    committed: bool = False
 
 
 @dataclass
 class _Work(Generic[T]):
     run: Callable[[Commit], T]
     shareable: bool
-    woken: threading.Event = field(default_factory=threading.Event)
-    done: bool = False
+    receipt: Receipt
+    done: threading.Event = field(default_factory=threading.Event)
     result: T | None = None
     error: BaseException | None = None
 
@@ -126,46 +135,75 @@ class CommitQueue:
     def __init__(self, transact: Callable[[Callable[[Commit], None]], None]) -> None:
         self._transact = transact
         self._waiting: deque[_Work[Any]] = deque()
-        self._has_leader = False
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
-    def submit(self, run: Callable[[Commit], T], *, shareable: bool) -> T:
-        work = _Work(run, shareable)
-        with self._lock:
+    def submit(self, run: Callable[[Commit], T], *, shareable: bool, receipt: Receipt | None = None) -> T:
+        """Run a piece of work and wait for it; an interrupt comes out when its fate is known."""
+        work = _Work(run, shareable, receipt or Receipt())
+        with self._changed:
+            if self._closed:
+                raise closed()
             self._waiting.append(work)
-            leads = not self._has_leader
-            self._has_leader = True
-        if not leads:
-            work.woken.wait()
-        if not work.done:
-            self._lead()
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="millstream-commit", daemon=True)
+                self._thread.start()
+        self._await(work)
         return work.outcome()
 
-    def _lead(self) -> None:
-        """Commit what waits, one's own work first, then hand over to the next who came meanwhile."""
-        with self._lock:
-            batch = self._take()
+    def _await(self, work: _Work[Any]) -> None:
         try:
-            self._transact(lambda commit: _run_all(commit, batch))
-        except BaseException as error:
-            for work in batch:
-                work.error = work.error or error
-        with self._lock:
-            successor = self._waiting[0] if self._waiting else None
-            self._has_leader = successor is not None
-        for work in batch:
-            work.done = True
-            work.woken.set()
-        if successor is not None:
-            successor.woken.set()
+            work.done.wait()
+        except BaseException:
+            while not self._withdraw(work) and not work.done.is_set():
+                with suppress(BaseException):
+                    work.done.wait()
+            raise
 
-    def _take(self) -> list[_Work[Any]]:
-        batch = [self._waiting.popleft()]
-        while (
-            batch[0].shareable and self._waiting and self._waiting[0].shareable and len(batch) < MOST_IN_ONE_COMMIT
-        ):
-            batch.append(self._waiting.popleft())
-        return batch
+    def _withdraw(self, work: _Work[Any]) -> bool:
+        with self._changed:
+            if work not in self._waiting:
+                return False
+            self._waiting.remove(work)
+            return True
+
+    def _run(self) -> None:
+        while batch := self._next():
+            try:
+                self._transact(partial(_run_all, batch=batch))
+            except BaseException as error:
+                for work in batch:
+                    work.error = work.error or error
+            for work in batch:
+                work.receipt.committed = work.error is None
+                work.done.set()
+
+    def _next(self) -> list[_Work[Any]]:
+        """The next pieces that go together; empty at the end."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if not self._waiting:
+                return []
+            batch = [self._waiting.popleft()]
+            while self._goes_with(batch):
+                batch.append(self._waiting.popleft())
+            return batch
+
+    def _goes_with(self, batch: list[_Work[Any]]) -> bool:
+        if not self._waiting or len(batch) >= MOST_IN_ONE_COMMIT:
+            return False
+        return batch[0].shareable and self._waiting[0].shareable
+
+    def close(self) -> None:
+        """Take no more work, and return when all that was taken is done."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
 
 
 def _run_all(commit: Commit, batch: list[_Work[Any]]) -> None:
@@ -173,10 +211,10 @@ def _run_all(commit: Commit, batch: list[_Work[Any]]) -> None:
     for work in batch:
         before = commit.savepoint()
         try:
-            with nullcontext() if alone else savepoint(commit.connection):
+            with translated(), nullcontext() if alone else savepoint(commit.connection):
                 work.result = work.run(commit)
         except BaseException as error:
-            if alone:
+            if alone or not commit.connection.in_transaction:
                 raise
             work.error = error
             commit.restore(before)

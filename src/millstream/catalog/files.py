@@ -27,18 +27,32 @@ def live(connection: Connection, table_id: int, snapshot_id: int) -> list[DataFi
     return [DataFile(*row) for row in rows]
 
 
-def add(commit: Commit, table: TableInfo, segments: Sequence[Segment]) -> int:
-    """Make segments part of the snapshot; new rows get the next row ids, in the order given."""
+def add(commit: Commit, table: TableInfo, segments: Sequence[Segment], *, moved: bool = False) -> int:
+    """Make segments part of the snapshot; new rows get the next row ids, in the order given.
+
+    The table's counts and bounds only ever grow, as DuckDB's do: it prunes old versions by them too, and
+    trusts a bound only while the count is that of the live rows. `moved` rows were counted before.
+    """
     known = commit.stats_of(table.id, stats.column_types(table))
     for segment in segments:
         is_new = segment.row_id_start is None
         start = known.next_row_id if segment.row_id_start is None else segment.row_id_start
         _add_one(commit, table, segment, start)
-        rows = segment.rows if is_new else 0
-        known = known.plus(rows, segment.bytes, segment.columns if is_new else {})
+        counted = 0 if moved else segment.rows
+        known = known.plus(counted, segment.rows if is_new else 0, segment.bytes, segment.columns)
     commit.table_stats[table.id] = known
     commit.changed(f"inserted_into_table:{table.id}")
     return sum(s.rows for s in segments)
+
+
+def row_count(connection: Connection, table_id: int, snapshot_id: int) -> int:
+    """How many rows the table's files hold at the snapshot."""
+    row = connection.execute(
+        "SELECT coalesce(sum(record_count), 0) FROM ducklake_data_file WHERE table_id = ?"
+        " AND begin_snapshot <= ? AND (end_snapshot IS NULL OR end_snapshot > ?)",
+        (table_id, snapshot_id, snapshot_id),
+    ).fetchone()
+    return int(row[0])
 
 
 def _add_one(commit: Commit, table: TableInfo, segment: Segment, row_id_start: int) -> None:
@@ -80,6 +94,8 @@ def _add_one(commit: Commit, table: TableInfo, segment: Segment, row_id_start: i
 def end(commit: Commit, table: TableInfo, file_ids: Iterable[int]) -> None:
     """Take files out of the snapshot; a file that is gone already is a conflict."""
     wanted = list(file_ids)
+    known = commit.stats_of(table.id, stats.column_types(table))
+    commit.table_stats[table.id] = known.plus(0, 0, -_size(commit.connection, table.id, wanted), {})
     before = commit.connection.total_changes
     commit.connection.executemany(
         "UPDATE ducklake_data_file SET end_snapshot = ?"
@@ -93,3 +109,11 @@ def end(commit: Commit, table: TableInfo, file_ids: Iterable[int]) -> None:
             hint="Run the statement again.",
         )
     commit.changed(f"deleted_from_table:{table.id}")
+
+
+def _size(connection: Connection, table_id: int, file_ids: Sequence[int]) -> int:
+    rows = connection.execute(
+        "SELECT data_file_id, file_size_bytes FROM ducklake_data_file WHERE table_id = ?", (table_id,)
+    )
+    sizes = dict(rows.fetchall())
+    return sum(sizes.get(file_id, 0) for file_id in file_ids)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.catalog import stats
-from millstream.catalog.records import ColumnStats, TableInfo, TableStats
+from millstream.catalog.records import ColumnStats, TableInfo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def insert(
         f"INSERT INTO {table.inlined_table} VALUES ({marks})",
         [(first + i, commit.snapshot_id, None, *row) for i, row in enumerate(rows)],
     )
-    commit.table_stats[table.id] = known.plus(len(rows), 0, columns)
+    commit.table_stats[table.id] = known.plus(len(rows), len(rows), 0, columns)
     commit.changed(f"inlined_insert:{table.id}")
     return len(rows)
 
@@ -97,12 +97,3 @@ def purge(connection: Connection, name: str, oldest_snapshot: int) -> int:
 def drop_rows(connection: Connection, table: TableInfo, below_row_id: int) -> int:
     """Forget a stream's consumed rows at once."""
     return connection.execute(f"DELETE FROM {table.inlined_table} WHERE row_id < ?", (below_row_id,)).rowcount
-
-
-def without_rows(known: TableStats) -> TableStats:
-    """The statistics of a table that has lost all rows: row ids go on, bounds start anew."""
-    empty = {
-        column_id: ColumnStats(has_nan=None if s.has_nan is None else False)
-        for column_id, s in known.columns.items()
-    }
-    return TableStats(0, known.next_row_id, 0, empty)

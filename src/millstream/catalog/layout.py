@@ -93,6 +93,11 @@ CREATE INDEX millstream_snapshot_time ON ducklake_snapshot (snapshot_time);
 """
 
 
+def is_empty(connection: Connection) -> bool:
+    """Whether nothing was ever committed to this database file: a crash may leave it like that."""
+    return connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+
+
 def create(connection: Connection, now: str, data_path: str) -> None:
     """An empty catalogue: snapshot 0 with the schema `main`."""
     for statement in (DUCKLAKE_TABLES + MILLSTREAM_TABLES).split(";"):
@@ -128,6 +133,13 @@ def data_path(connection: Connection) -> str:
 
 
 def format_version(connection: Connection) -> int:
+    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'millstream_meta'").fetchone()
+    if tables is None:
+        raise MachineError(
+            Condition.NOT_A_DATABASE,
+            "the catalogue is not one of Millstream's",
+            hint="Give the directory of a database, or a new or empty directory to create one in.",
+        )
     row = connection.execute("SELECT value FROM millstream_meta WHERE key = 'format'").fetchone()
     return int(row[0])
 
@@ -136,20 +148,32 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
 """From the format version of the key to the next; empty while there is only one format."""
 
 
-def upgrade(connection: Connection, target: int = FORMAT) -> None:
-    """Run the migrations from the catalogue's format up to `target`, in the caller's transaction."""
+def upgrade(connection: Connection) -> None:
+    """Run the migrations from the catalogue's format up to ours, in the caller's transaction."""
     found = format_version(connection)
-    check_readable(found, target)
-    for version in range(found, target):
+    _check_not_newer(found)
+    for version in range(found, FORMAT):
         MIGRATIONS[version](connection)
-    if found != target:
-        connection.execute("UPDATE millstream_meta SET value = ? WHERE key = 'format'", (str(target),))
+    if found != FORMAT:
+        connection.execute("UPDATE millstream_meta SET value = ? WHERE key = 'format'", (str(FORMAT),))
 
 
-def check_readable(found: int, target: int = FORMAT) -> None:
-    if found > target:
+def check_current(connection: Connection) -> None:
+    """Refuse a catalogue that this Millstream cannot read as it is."""
+    found = format_version(connection)
+    _check_not_newer(found)
+    if found < FORMAT:
+        raise MachineError(
+            Condition.FORMAT_TOO_OLD,
+            f"the database has format {found}, this Millstream reads {FORMAT}",
+            hint="Open it once for writing, which upgrades it.",
+        )
+
+
+def _check_not_newer(found: int) -> None:
+    if found > FORMAT:
         raise MachineError(
             Condition.FORMAT_TOO_NEW,
-            f"the database has format {found}, this Millstream reads up to {target}",
+            f"the database has format {found}, this Millstream reads up to {FORMAT}",
             hint="Upgrade Millstream to the version that wrote this database.",
         )

@@ -104,11 +104,12 @@ class TableStats:
     bytes: int = 0
     columns: dict[int, ColumnStats] = field(default_factory=dict)
 
-    def plus(self, rows: int, size: int, columns: dict[int, ColumnStats]) -> TableStats:
+    def plus(self, rows: int, row_ids: int, size: int, columns: dict[int, ColumnStats]) -> TableStats:
+        """With more rows counted, row ids taken, bytes stored and column values seen."""
         merged = dict(self.columns)
         for column_id, stats in columns.items():
             merged[column_id] = merged[column_id].merged(stats) if column_id in merged else stats
-        return TableStats(self.rows + rows, self.next_row_id + rows, self.bytes + size, merged)
+        return TableStats(self.rows + rows, self.next_row_id + row_ids, self.bytes + size, merged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Statistics in the catalogue: reading them, writing what changed, taking them anew.
+"""Statistics in the catalogue: reading them, and writing what changed.
 
-DuckDB prunes by `ducklake_table_column_stats` and may answer min and max from it, so the bounds there
-are exact: they only grow on insert and are taken anew when rows go.
+DuckDB prunes by `ducklake_table_column_stats`, old versions too, and may answer min and max from it
+while the row count there is that of the live rows; so counts and bounds only grow.
 """
 
 from __future__ import annotations

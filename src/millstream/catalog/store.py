@@ -1,7 +1,7 @@
 """One SQL database that holds the catalogue: connections, transactions and errors.
 
 SQLite in WAL mode with `synchronous=FULL`: a commit is on disk when it returns. One connection
-writes (its user holds the commit lock), each reading thread has its own. SQL elsewhere stays in
+writes (its user is the committing thread), readers take theirs from a small pool. SQL elsewhere stays in
 the common subset of SQLite and PostgreSQL.
 """
 
@@ -12,7 +12,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from millstream.errors import Condition, MachineError, MillstreamError
+from millstream.errors import Condition, MachineError, MillstreamError, StatementError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Connection = sqlite3.Connection
 
 BUSY_SECONDS = 30.0
+MOST_IDLE = 8
 
 
 class Store:
@@ -29,55 +30,70 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self.read_only = read_only
-        self._local = threading.local()
-        self._open: list[Connection] = []
-        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._reading = 0
+        self._closed = False
+        self._changed = threading.Condition()
         self._writer: Connection | None = None
 
     def _connect(self) -> Connection:
         mode = "ro" if self.read_only else "rwc"
-        with translated():
-            connection = sqlite3.connect(
-                f"{self.path.absolute().as_uri()}?mode={mode}",
-                uri=True,
-                timeout=BUSY_SECONDS,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            if not self.read_only:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-        with self._lock:
-            self._open.append(connection)
+        connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        if not self.read_only:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
         return connection
 
-    def _reader(self) -> Connection:
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self._connect()
-        return connection
+    def _take_reader(self) -> Connection:
+        with self._changed:
+            if self._closed:
+                raise closed()
+            self._reading += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._connect()
+        except BaseException:
+            self._give_back(None)
+            raise
+
+    def _give_back(self, connection: Connection | None) -> None:
+        with self._changed:
+            self._reading -= 1
+            self._changed.notify_all()
+            if connection is not None and len(self._idle) < MOST_IDLE:
+                self._idle.append(connection)
+                return
+        if connection is not None:
+            connection.close()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read transaction: everything inside sees one state of the catalogue."""
-        connection = self._reader()
-        if connection.in_transaction:
-            yield connection
-            return
         with translated():
-            connection.execute("BEGIN")
+            connection = self._take_reader()
             try:
-                yield connection
+                connection.execute("BEGIN")
+                try:
+                    yield connection
+                finally:
+                    connection.execute("COMMIT")
             finally:
-                connection.execute("COMMIT")
+                self._give_back(connection)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A write transaction; durable on leaving, undone if the body raises."""
-        if self._writer is None:
-            self._writer = self._connect()
-        connection = self._writer
+        """A write transaction; durable on leaving, undone if the body raises. For one thread at a time."""
         with translated():
+            if self._writer is None:
+                self._writer = self._connect()
+            connection = self._writer
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -88,11 +104,16 @@ class Store:
                 raise
 
     def close(self) -> None:
-        with self._lock:
-            for connection in self._open:
-                connection.close()
-            self._open.clear()
-        self._writer = None
+        """Close all connections once nobody reads any more; the caller sees to it that nobody writes."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._reading == 0)
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
 @contextmanager
@@ -102,8 +123,10 @@ def savepoint(connection: Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK TO work")
-        connection.execute("RELEASE work")
+        # A full disk makes SQLite undo the whole transaction; then there is no savepoint to go back to.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK TO work")
+            connection.execute("RELEASE work")
         raise
     connection.execute("RELEASE work")
 
@@ -150,4 +173,11 @@ def disk_full(detail: str) -> MachineError:
         "no room left on the disk",
         detail=detail,
         hint="Free some space and run the statement again; nothing of it was kept.",
+    )
+
+
+def closed() -> StatementError:
+    """The error for whoever comes after `close`."""
+    return StatementError(
+        Condition.CLOSED, "the database is closed", hint="Open it again with millstream.connect(…)."
     )

@@ -1,6 +1,7 @@
 """Tables and streams in the catalogue: reading all definitions, creating one, dropping one.
 
-What DuckLake has no column for (a stream's time column, VARCHAR's length) is kept in its tags.
+What DuckLake has no column for (a stream's time column, VARCHAR's length) is kept in the table's tags;
+DuckDB takes no tags of columns but comments.
 """
 
 from __future__ import annotations
@@ -81,7 +82,14 @@ def _table(
     parts = types.by_parent([c for c, _ in flat])
     top = [(c, nullable) for c, nullable in flat if c.parent is None]
     columns = tuple(
-        _column(c, types.unflatten(c, parts), nullable, column_tags[table_id, c.column_id]) for c, nullable in top
+        _column(
+            c,
+            types.unflatten(c, parts),
+            nullable,
+            tags.get(f"{LENGTH}.{c.column_id}"),
+            column_tags[table_id, c.column_id].get(COMMENT),
+        )
+        for c, nullable in top
     )
     return TableInfo(
         id=table_id,
@@ -96,15 +104,16 @@ def _table(
     )
 
 
-def _column(flat: types.FlatColumn, type_: pa.DataType, nullable: bool, tags: Tags) -> Column:
-    length = tags.get(LENGTH)
+def _column(
+    flat: types.FlatColumn, type_: pa.DataType, nullable: bool, length: str | None, comment: str | None
+) -> Column:
     return Column(
         flat.name,
         type_,
         nullable,
         max_length=int(length.split()[-1]) if length else None,
         padded=bool(length and length.startswith("CHAR")),
-        comment=tags.get(COMMENT),
+        comment=comment,
     )
 
 
@@ -174,24 +183,19 @@ def _create_columns(commit: Commit, table: TableInfo) -> None:
     commit.connection.executemany(
         "INSERT INTO ducklake_column_tag (table_id, column_id, begin_snapshot, key, value) VALUES (?, ?, ?, ?, ?)",
         [
-            (table.id, column_id, commit.snapshot_id, key, value)
+            (table.id, column_id, commit.snapshot_id, COMMENT, column.comment)
             for column_id, column in pairs
-            for key, value in _column_tags(column).items()
+            if column.comment
         ],
     )
 
 
-def _column_tags(column: Column) -> Tags:
-    tags = {}
-    if column.max_length is not None:
-        tags[LENGTH] = f"{'CHAR' if column.padded else 'VARCHAR'} {column.max_length}"
-    if column.comment:
-        tags[COMMENT] = column.comment
-    return tags
-
-
 def _create_tags(commit: Commit, table: TableInfo) -> None:
     tags: Tags = {KIND: table.kind.value}
+    for column_id, column in zip(table.column_ids, table.schema.columns, strict=True):
+        if column.max_length is not None:
+            kind = "CHAR" if column.padded else "VARCHAR"
+            tags[f"{LENGTH}.{column_id}"] = f"{kind} {column.max_length}"
     if table.time is not None:
         tags[TIME_COLUMN] = table.time.column
         tags[DELAY] = f"{table.time.delay.amount} {'number' if table.time.delay.is_number else 'us'}"

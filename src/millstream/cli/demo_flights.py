@@ -8,6 +8,9 @@ which the planes left the ground; what came before is loaded first.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +27,7 @@ from millstream.database import connect
 from millstream.errors import Condition, InternalError, MachineError, MillstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -389,14 +392,14 @@ def _shown(value: Any) -> str:
 
 
 def _other_reader(stage: Stage, db: Database) -> None:
-    duck = _duckdb(db.path)
-    if duck is None:
+    statement = "SELECT count(*), avg(delay) FROM flights"
+    theirs = _duckdb(db.path, statement)
+    if theirs is None:
         return
     stage.step("Another reader")
     stage.say("The files are Parquet and the catalogue is DuckLake, so DuckDB reads what Millstream writes.")
-    statement = "SELECT count(*), avg(delay) FROM flights"
     stage.sql(statement)
-    rows = [("Millstream", *_counted(db.sql(statement).fetchall())), ("DuckDB", *_counted(duck(statement)))]
+    rows = [("Millstream", *_counted(db.sql(statement).fetchall())), ("DuckDB", *_counted(theirs))]
     stage.show(grid(("read by", "flights", "mean delay"), rows, right=(1, 2)))
 
 
@@ -405,31 +408,30 @@ def _counted(rows: Sequence[tuple[Any, ...]]) -> tuple[str, str]:
     return f"{count:,}", f"{delay:.6f}"
 
 
-def _duckdb(path: Path) -> Any:
-    """What runs a query in DuckDB over the database; None where DuckDB or its extensions are missing."""
-    try:
-        import duckdb
-        import duckdb_extension_ducklake
-        import duckdb_extension_sqlite_scanner
-    except ImportError:
-        return None
-    extensions = [*_extensions(duckdb, duckdb_extension_sqlite_scanner, duckdb_extension_ducklake)]
-    if len(extensions) < 2:
-        return None
-    connection = duckdb.connect()
-    for extension in extensions:
-        connection.execute(f"LOAD '{extension}'")
-    connection.execute(f"ATTACH 'ducklake:sqlite:{path}/catalog.sqlite' AS lake (READ_ONLY)")
-    connection.execute("USE lake")
-    return lambda statement: connection.execute(statement).fetchall()
+def _duckdb(path: Path, statement: str) -> list[tuple[Any, ...]] | None:
+    """The answer of DuckDB over the database; None where DuckDB or its extensions are missing.
+
+    DuckDB runs in a process of its own: it brings its own SQLite, and two of them in one process undo
+    each other's file locks.
+    """
+    asked = subprocess.run(
+        [sys.executable, "-c", READ_WITH_DUCKDB, str(path), statement], capture_output=True, text=True, check=False
+    )
+    return [tuple(row) for row in json.loads(asked.stdout)] if asked.returncode == 0 else None
 
 
-def _extensions(duckdb: Any, *packages: Any) -> Iterator[Path]:
-    from pathlib import Path
+READ_WITH_DUCKDB = """
+import json, pathlib, sys
+import duckdb, duckdb_extension_ducklake, duckdb_extension_sqlite_scanner
 
-    for package in packages:
-        folder = Path(package.__file__).parent / "extensions" / f"v{duckdb.__version__}"
-        yield from folder.glob("*.duckdb_extension")
+connection = duckdb.connect()
+for package in (duckdb_extension_sqlite_scanner, duckdb_extension_ducklake):
+    folder = pathlib.Path(package.__file__).parent / "extensions" / f"v{duckdb.__version__}"
+    connection.execute(f"LOAD '{next(folder.glob('*.duckdb_extension'))}'")
+connection.execute(f"ATTACH 'ducklake:sqlite:{sys.argv[1]}/catalog.sqlite' AS lake (READ_ONLY)")
+connection.execute("USE lake")
+print(json.dumps(connection.execute(sys.argv[2]).fetchall()))
+"""
 
 
 # The end

@@ -7,7 +7,7 @@ sub-microsecond digits: what does not fit is an error that names the column.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,13 +55,26 @@ def _as_table(data: Any, target: Target) -> pa.Table:
         return pa.Table.from_batches([data])
     if isinstance(data, pa.RecordBatchReader):
         return data.read_all()
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.table(data)
     if type(data).__module__.startswith("pandas."):
         return pa.Table.from_pandas(data, preserve_index=False)
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.table(data)
     if isinstance(data, Mapping):
         data = [data]
-    return _from_rows(list(data), target)
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise _no_rows(type(data).__name__)
+    rows = list(data)
+    if any(isinstance(row, Mapping) != isinstance(rows[0], Mapping) for row in rows):
+        raise _no_rows("a mixture of dicts and other rows")
+    return _from_rows(rows, target)
+
+
+def _no_rows(given: str) -> StatementError:
+    return StatementError(
+        Condition.INVALID_ARGUMENT,
+        f"rows cannot be made of {given}",
+        hint="Give Arrow, pandas or Spark data, or a list of tuples or of dicts.",
+    )
 
 
 def _from_rows(rows: list[Any], target: Target) -> pa.Table:
@@ -129,7 +142,9 @@ def _check_names(names: Sequence[str], target: Target) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise StatementError(Condition.DUPLICATE_COLUMN, f"column {name!r} is given twice")
+            raise StatementError(
+                Condition.DUPLICATE_COLUMN, f"column {name!r} is given twice", hint="Rename or drop one of them."
+            )
         seen.add(name.lower())
         if name.lower() not in known:
             raise StatementError(

@@ -74,7 +74,9 @@ class Transition:
         by_age = self.firing.due_at(self.place)
         if self.retry_at is None or not self.place.tokens:
             return by_age
-        return self.retry_at if by_age is None else max(by_age, self.retry_at)
+        if by_age is None or self.firing.is_due(self.place, self.retry_at):
+            return self.retry_at
+        return by_age
 
 
 class Net:
@@ -130,14 +132,18 @@ class Net:
             transition.demanded = False
             if not due:
                 return False
-            tokens, place.tokens, place.since = place.tokens, 0, None
+            tokens, since = place.tokens, place.since
+            place.tokens, place.since = 0, None
         try:
             transition.action(tokens)
         except Exception as error:
             # A failed action must not end the process: the tokens come back, to be tried after a pause.
             transition.failure = error
             transition.retry_at = self._clock.now() + RETRY_AFTER
-            self.put(place.name, tokens)
+            with self._lock:
+                place.tokens += tokens
+                place.since = since
+            self.changed()
             return False
         transition.fired += 1
         transition.failure = transition.retry_at = None

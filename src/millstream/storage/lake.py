@@ -18,7 +18,7 @@ from millstream.catalog.catalog import Catalog
 from millstream.errors import Condition, MachineError
 from millstream.storage import scan, upkeep
 from millstream.storage.lock import DirectoryLock
-from millstream.storage.segment import storage_errors
+from millstream.storage.segment import storage_errors, sync_folder
 from millstream.storage.transaction import Transaction, Written
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Lake:
         if not folder.exists():
             with storage_errors():
                 folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(folder.parent)
         return folder
 
     def transaction(self, *, is_long: bool = False) -> Transaction:

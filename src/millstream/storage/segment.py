@@ -92,7 +92,8 @@ def _columns_with_bounds(table: TableInfo, columns: dict[int, ColumnStats]) -> l
     so a column with NaN states no bounds.
     """
     names = zip(table.column_ids, table.schema.names, strict=True)
-    return [name for column_id, name in names if column_id in columns and not columns[column_id].has_nan]
+    bounded = [name for column_id, name in names if column_id in columns and not columns[column_id].has_nan]
+    return [*bounded, ROW_ID_COLUMN]
 
 
 def _columns_with_dictionary(schema: pa.Schema) -> list[str]:
@@ -203,6 +204,17 @@ def read(folder: Path, table: TableInfo, file: DataFile) -> tuple[pa.Table, pa.A
     else:
         ids = consecutive(file.row_id_start, data.num_rows)
     return data.select(table.schema.names).cast(table.schema.arrow), ids
+
+
+def last_row_id(folder: Path, file: DataFile) -> int:
+    """The largest row id of a file, from its footer."""
+    with storage_errors():
+        footer = pq.read_metadata(folder / file.path)
+    if ROW_ID_COLUMN not in footer.schema.names:
+        return file.row_id_start + file.rows - 1
+    place = footer.schema.names.index(ROW_ID_COLUMN)
+    groups = [footer.row_group(i).column(place) for i in range(footer.num_row_groups)]
+    return max(int(g.statistics.max) for g in groups)
 
 
 def read_column(folder: Path, file_name: str, column: str) -> pa.ChunkedArray:

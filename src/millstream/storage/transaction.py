@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millstream.catalog import files, inlined, stats, streams, tables
-from millstream.catalog.records import DataFile, Segment, TableInfo, TableStats
+from millstream.catalog import files, inlined, streams, tables
+from millstream.catalog.commits import Receipt
+from millstream.catalog.records import DataFile, Segment, TableInfo
 from millstream.errors import Condition, MachineError
-from millstream.storage import constraints, inline, segment, statistics, watermark
+from millstream.storage import constraints, inline, segment, watermark
 from millstream.storage.scan import Scan, plan
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Transaction:
         self._staged: dict[int, Staged] = {}
         self._created: dict[str, TableInfo] = {}
         self._dropped: dict[int, TableInfo] = {}
+        self._made = 0
         lake.catalog.pin(base.id)
 
     def tables(self) -> Mapping[str, TableInfo]:
@@ -81,7 +83,8 @@ class Transaction:
 
     def create(self, wanted: TableInfo) -> TableInfo:
         """Stage a new table; until the commit it has a number of this transaction's own."""
-        table = replace(wanted, id=-1 - len(self._created) - len(self._staged))
+        self._made += 1
+        table = replace(wanted, id=-self._made)
         self._created[table.name.lower()] = table
         return table
 
@@ -105,6 +108,7 @@ class Transaction:
             staged.rows += rows
             staged.row_stats.append(row_stats)
         else:
+            self._settle_own_rows(staged)
             staged.segments += segment.write_all(self._lake.folder(table), table, segment.sliced(data))
         self._note_times(staged, data)
         return int(data.num_rows)
@@ -119,6 +123,7 @@ class Transaction:
                 yield part
 
         written = segment.write_all(self._lake.folder(table), table, parts())
+        self._settle_own_rows(self._of(table))
         self._of(table).segments += written
         self._of(table).times += noted.times
         return sum(s.rows for s in written)
@@ -126,6 +131,7 @@ class Transaction:
     def append_segments(self, table: TableInfo, segments: Sequence[Segment]) -> int:
         """Stage segments that somebody else (a Spark task) has written into the table's folder."""
         staged = self._of(table)
+        self._settle_own_rows(staged)
         staged.segments += segments
         if table.time is not None:
             folder = self._lake.folder(table)
@@ -133,6 +139,13 @@ class Transaction:
                 watermark.times_of(segment.read_column(folder, part.path, table.time.column)) for part in segments
             ]
         return sum(s.rows for s in segments)
+
+    def _settle_own_rows(self, staged: Staged) -> None:
+        """Make staged rows a segment, so that what is staged after them gets later row ids."""
+        if staged.rows:
+            data, _ = inline.from_rows(staged.table, [(-1, *row) for row in staged.rows])
+            staged.segments.append(segment.write(self._lake.folder(staged.table), staged.table, data))
+            staged.rows, staged.row_stats = [], []
 
     @staticmethod
     def _note_times(staged: Staged, data: pa.Table) -> None:
@@ -169,15 +182,13 @@ class Transaction:
         """Stage all inlined rows as segments, so that every row of the table is in a file."""
         staged = self._of(table)
         folder = self._lake.folder(table)
-        if staged.rows:
-            rows, staged.rows, staged.row_stats = staged.rows, [], []
-            data, _ = inline.from_rows(table, [(-1, *row) for row in rows])
-            staged.segments.append(segment.write(folder, table, data))
+        self._settle_own_rows(staged)
         if staged.inlined_end is None:
             found = self.scan(table)
             if found.inlined is not None and found.inlined_ids is not None:
                 staged.segments.append(segment.write(folder, table, found.inlined, found.inlined_ids))
                 staged.inlined_end = (found.inlined_ids[-1].as_py(), found.inlined.num_rows)
+        segment.sync_folder(folder)
         return self.scan(table)
 
     def replace(self, table: TableInfo, gone: Iterable[DataFile], survivors: Sequence[Segment]) -> None:
@@ -208,24 +219,28 @@ class Transaction:
         staged = [s for s in self._staged.values() if s.segments or s.removes or s.rows or s.times]
         defines = bool(self._created or self._dropped)
         shareable = not defines and not any(s.removes for s in staged)
+        receipt = Receipt()
         try:
             if staged or defines:
-                self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable)
+                self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable, receipt=receipt)
         except BaseException:
-            self.rollback()
+            if receipt.committed:
+                self._finish()
+            else:
+                self.rollback()
             raise
         self._lake.committed([s.written() for s in staged])
         self._finish()
 
     def _apply(self, commit: Commit, every: Sequence[Staged]) -> None:
         for table in self._dropped.values():
-            _check_still_there(commit, table)
+            check_still_there(commit, table)
             tables.drop(commit, table)
         made = {wanted.id: _create(commit, wanted) for wanted in self._created.values()}
         for staged in every:
             known = made.get(staged.table.id, staged.table)
             if commit.base.schema_version != self.base.schema_version:
-                _check_still_there(commit, known)
+                check_still_there(commit, known)
             _apply(commit, staged if known is staged.table else replace(staged, table=known))
 
     def rollback(self) -> None:
@@ -274,11 +289,10 @@ def _apply(commit: Commit, staged: Staged) -> None:
         for times in staged.times:
             state = watermark.after_rows(state, table.time.delay.amount, times, arrival=table.time.is_arrival)
         streams.save(commit, table.id, state)
-    if staged.removes:
-        commit.table_stats[table.id] = recomputed(commit, table)
 
 
-def _check_still_there(commit: Commit, table: TableInfo) -> None:
+def check_still_there(commit: Commit, table: TableInfo) -> None:
+    """Raise if the table has been dropped meanwhile."""
     row = commit.connection.execute(
         "SELECT 1 FROM ducklake_table WHERE table_id = ? AND end_snapshot IS NULL", (table.id,)
     ).fetchone()
@@ -301,19 +315,3 @@ def _end_inlined(commit: Commit, staged: Staged) -> None:
     if commit.connection.total_changes - before != count:
         raise conflict(staged.table)
     commit.changed(f"inlined_delete:{staged.table.id}")
-
-
-def recomputed(commit: Commit, table: TableInfo) -> TableStats:
-    """The table's statistics taken anew from what is live within the commit."""
-    known = commit.stats_of(table.id, stats.column_types(table))
-    live = files.live(commit.connection, table.id, commit.snapshot_id)
-    by_file = stats.of_files(commit.connection, table, commit.snapshot_id)
-    result = inlined.without_rows(known)
-    for file in live:
-        result = result.plus(0, file.bytes, by_file.get(file.id, {}))
-    rows = sum(f.rows for f in live)
-    if table.inlined_table:
-        data, _ = inline.from_rows(table, inlined.live(commit.connection, table, commit.snapshot_id))
-        result = result.plus(0, 0, statistics.of_table(table, data))
-        rows += data.num_rows
-    return TableStats(rows, result.next_row_id, result.bytes, result.columns)

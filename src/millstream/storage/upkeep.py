@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millstream.catalog import files, inlined, snapshots, streams
+from millstream.catalog import files, inlined, snapshots, stats, streams
 from millstream.errors import Condition, MillstreamError
 from millstream.schema import ObjectKind
 from millstream.storage import inline, segment
+from millstream.storage.transaction import check_still_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import DataFile, Segment, TableInfo
-    from millstream.catalog.store import Connection
     from millstream.storage.lake import Lake
 
 SMALL_ROWS = segment.SEGMENT_ROWS // 4
@@ -51,12 +51,13 @@ def _flush(lake: Lake, table: TableInfo) -> int:
     segment.sync_folder(lake.folder(table))
 
     def work(commit: Commit) -> None:
+        check_still_there(commit, table)
         before = commit.connection.total_changes
         inlined.end(commit, table, ids[-1].as_py())
         if commit.connection.total_changes - before != len(rows):
             raise _OvertakenError
-        files.add(commit, table, [written])
-        commit.changed(f"inline_flush:{table.id}")
+        files.add(commit, table, [written], moved=True)
+        commit.changes = [f"inline_flush:{table.id}"]
 
     return len(rows) if _commit_or_drop(lake, table, written, work) else 0
 
@@ -116,7 +117,7 @@ def _merge(lake: Lake, table: TableInfo, group: list[DataFile]) -> int:
 
     def work(commit: Commit) -> None:
         files.end(commit, table, [f.id for f in group])
-        files.add(commit, table, [written])
+        files.add(commit, table, [written], moved=True)
         commit.changes = [f"merge_adjacent:{table.id}"]
 
     return len(group) if _commit_or_drop(lake, table, written, work) else 0
@@ -128,33 +129,29 @@ def drop_consumed(lake: Lake) -> int:
 
 
 def _drop_consumed(lake: Lake, stream: TableInfo) -> int:
-    with lake.catalog.read() as connection:
-        needed = needed_from(connection, lake, stream)
-        if needed <= streams.load(connection, stream.id).dropped_to:
-            return 0
-        gone = [
-            f
-            for f in files.live(connection, stream.id, lake.catalog.current.id)
-            if f.row_id_start + f.rows <= needed
-        ]
-
     def work(commit: Commit) -> int:
+        needed = needed_from(commit, stream)
+        if needed <= streams.state_of(commit, stream.id).dropped_to:
+            return 0
         dropped = inlined.drop_rows(commit.connection, stream, needed) if stream.inlined_table else 0
-        for file in gone:
-            snapshots.forget_files(commit.connection, "data_file_id = ?", (file.id,), commit.now)
+        for file in files.live(commit.connection, stream.id, commit.snapshot_id):
+            if file.row_id_start < needed and segment.last_row_id(lake.folder(stream), file) < needed:
+                snapshots.forget_files(commit.connection, "data_file_id = ?", (file.id,), commit.now)
+                dropped += file.rows
         streams.dropped(commit, stream.id, needed)
         commit.changed(f"deleted_from_table:{stream.id}")
-        return dropped + sum(f.rows for f in gone)
+        return dropped
 
     dropped = lake.catalog.commit(work)
-    delete_scheduled(lake)
+    if dropped:
+        delete_scheduled(lake)
     return dropped
 
 
-def needed_from(connection: Connection, lake: Lake, stream: TableInfo) -> int:
+def needed_from(commit: Commit, stream: TableInfo) -> int:
     """The first row id that some consumer has not seen; with no consumer, the next one to come."""
-    positions = streams.consumers(connection, stream.id).values()
-    return min(positions, default=lake.catalog.table_stats(stream).next_row_id)
+    positions = streams.consumers(commit.connection, stream.id).values()
+    return min(positions, default=commit.stats_of(stream.id, stats.column_types(stream)).next_row_id)
 
 
 def expire(lake: Lake, keep: timedelta) -> int:
