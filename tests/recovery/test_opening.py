@@ -228,9 +228,6 @@ def newer(monkeypatch: pytest.MonkeyPatch, steps: dict[int, Callable[[Connection
     target = layout.FORMAT + len(steps)
     monkeypatch.setattr(layout, "MIGRATIONS", {layout.FORMAT + i: step for i, step in steps.items()})
     monkeypatch.setattr(layout, "FORMAT", target)
-    for function in (layout.upgrade, layout.check_readable):
-        if function.__defaults__:
-            monkeypatch.setattr(function, "__defaults__", (target,))
     return target
 
 

@@ -17,6 +17,8 @@ from millstream.errors import Condition, MachineError, StatementError, did_you_m
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+HARNESS = "harness"
+"""What the programs share; no program itself."""
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
@@ -37,7 +39,7 @@ def available(folder: Path = BENCHMARKS) -> dict[str, Path]:
             "the benchmarks are not installed with the package",
             hint="Run this command from a checkout of the source tree, installed with 'pip install -e .'.",
         )
-    return {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
+    return {path.stem: path for path in sorted(folder.glob("[!_]*.py")) if path.stem != HARNESS}
 
 
 def first_line(program: Path) -> str:

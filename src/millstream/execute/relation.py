@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from millstream.storage.scan import Scan
 
 KEPT = 64
+ONE_PARTITION_ROWS = 131_072
+"""Up to here rows are read in one partition: a shuffle costs more than a second core gains."""
 FILE, POSITION = "__file", "__position"
 
 
@@ -108,6 +110,8 @@ class Relations:
             scratch = self._write_scratch(scan.inlined or scan.table.schema.arrow.empty_table())
             paths.append(str(scratch))
         frame = session.read.schema(spark_schema(scan.table.schema.arrow)).parquet(*paths)
+        if scan.rows <= ONE_PARTITION_ROWS:
+            frame = frame.coalesce(1)
         return Relation(session, frame, scan, scratch, self._kept)
 
     def _paths(self, scan: Scan) -> list[str]:

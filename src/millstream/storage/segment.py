@@ -75,6 +75,7 @@ def write(
                     row_group_size=ROW_GROUP_ROWS,
                     write_statistics=_columns_with_bounds(table, columns),
                     use_dictionary=_columns_with_dictionary(body.schema),
+                    write_page_index=True,
                 )
                 file.flush()
                 os.fsync(file.fileno())
