@@ -98,8 +98,8 @@ def test_flights_that_are_not_installed_say_what_to_install_and_leave_nothing(mo
 
 
 def test_without_duckdb_its_step_is_left_out(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "duckdb", None)
-    assert demo_flights._duckdb(tmp_path) is None
+    monkeypatch.setattr(demo_flights, "READ_WITH_DUCKDB", "import a_duckdb_that_is_not_there")
+    assert demo_flights._duckdb(tmp_path, "SELECT 1") is None
 
 
 def test_a_terminal_sees_the_picture_move_and_the_last_one_stay():

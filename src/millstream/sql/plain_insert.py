@@ -52,7 +52,8 @@ def read_plain_insert(text: str) -> Insert | None:
         return None
     shift = head.start(1)
     columns = tuple(_columns(head, shift))
-    if any(c.text.upper() in NOT_NAMES for c in columns):
+    names = {c.text.upper() for c in columns}
+    if len(names) < len(columns) or names & NOT_NAMES:
         return None
     try:
         rows, end = _rows(text, head.end(), head.end())
