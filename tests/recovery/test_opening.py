@@ -146,7 +146,9 @@ def test_a_file_is_not_a_database(tmp_path: Path, read_only: bool) -> None:
     assert path.read_text() == "text"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="2026-11-15: root may write everywhere, so there is nothing to refuse")
+@pytest.mark.skipif(
+    os.geteuid() == 0, reason="2026-11-15: root may write everywhere, so there is nothing to refuse"
+)
 def test_a_directory_that_cannot_be_written_is_a_typed_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     refused(tmp_path / "database", Condition.STORAGE_FAILED)

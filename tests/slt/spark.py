@@ -6,7 +6,6 @@ SQL files, regeneration. The process that asked for it stops it with `stop_spark
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
@@ -24,9 +23,7 @@ def shared_spark() -> SparkSession:
     """The session, started on the first call."""
     from millstream.execute.session import STARTUP, start
 
-    warehouse = f"{tempfile.gettempdir()}/millstream-warehouse"
-    settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.warehouse.dir": warehouse}
-    return start("local[2]", STARTUP | settings)
+    return start("local[2]", STARTUP | {"spark.sql.shuffle.partitions": "1"})
 
 
 def stop_spark() -> None:

@@ -306,3 +306,14 @@ def test_row_ids_survive_an_update_of_rows_that_were_inlined(db: Database) -> No
         for row_id, value in zip(ids.to_pylist(), data.column("id").to_pylist(), strict=True)
     }
     assert found == {0: 11, 2: 30}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["INSERT INTO t VALUES (1)", "DELETE FROM t", "DELETE FROM t WHERE id = 1", "CREATE TABLE u (id INT)", "BEGIN"],
+)
+def test_a_reading_database_refuses_every_change(quiet: Database, text: str) -> None:
+    quiet.sql("CREATE TABLE t (id INT)")
+    with millstream.connect(quiet.path, spark="nowhere", read_only=True) as reader:
+        assert condition_of(lambda: reader.sql(text)) is Condition.READ_ONLY
+        assert reader.sql("SHOW TABLES").fetchall()[0][0] == "t"

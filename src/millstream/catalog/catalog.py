@@ -132,13 +132,16 @@ class Catalog:
 
         Shareable work may find itself in one snapshot with other threads' work.
         """
+        self.check_writable()
+        return self._queue.submit(work, shareable=shareable, receipt=receipt)
+
+    def check_writable(self) -> None:
         if self.read_only:
             raise StatementError(
                 Condition.READ_ONLY,
                 "the database is open for reading only",
                 hint="Open it without read_only to change it.",
             )
-        return self._queue.submit(work, shareable=shareable, receipt=receipt)
 
     def _transact(self, run: Callable[[Commit], None]) -> None:
         with self._store.write() as connection:

@@ -227,6 +227,12 @@ def _from_text(text: str, splice: Splice) -> MillstreamError:
         return StatementError(Condition.QUERY_REFUSED, "the statement was cancelled")
     if match := re.search(r"\[([A-Z][A-Z0-9_.]+)\] (.*)", text):
         return _build(match[1], splice.restore_names(_message(match[2])), {}, None, splice)
+    if "stopped SparkContext" in text:
+        return MachineError(
+            Condition.SPARK_FAILED,
+            "Spark has stopped",
+            hint="Check that its master can be reached, and open the database again in a new process.",
+        )
     if "OutOfMemoryError" in text:
         return MachineError(
             Condition.SPARK_FAILED,

@@ -7,11 +7,13 @@ temporary views stay ours.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.errors import Condition, MachineError
@@ -39,9 +41,11 @@ STARTUP: dict[str, str] = {
     "spark.driver.memory": "4g",
     "spark.sql.shuffle.partitions": "4",
     "spark.python.worker.reuse": "true",
+    "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millstream-warehouse",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
+_starting = threading.Lock()
 SPARK_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
 
 
@@ -96,7 +100,8 @@ def own_session(given: SparkSession) -> SparkSession:
 
 
 def start(master: str, settings: Mapping[str, str] = STARTUP) -> SparkSession:
-    """A Spark of our own, with workers that run this Python; what its JVM prints goes to a log file."""
+    """A session on a Spark of our own, or beside the one that this process already has."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -104,15 +109,21 @@ def start(master: str, settings: Mapping[str, str] = STARTUP) -> SparkSession:
     builder: Any = SparkSession.builder.appName("Millstream")
     if master.startswith("sc://"):
         return builder.remote(master).getOrCreate()  # type: ignore[no-any-return]
-    if SparkSession.getActiveSession() is None:
+    with _starting:
+        # A process can have one Spark context only, and PySpark tells of it nowhere else.
+        if SparkContext._active_spark_context is not None:
+            return own_session(builder.getOrCreate())
         _launch(master, settings)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    return session
+        session: SparkSession = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        return session
 
 
 def _launch(master: str, settings: Mapping[str, str]) -> None:
-    """Start the JVM and its Spark context, which `builder.getOrCreate` then finds."""
+    """Start the JVM and its Spark context, which `builder.getOrCreate` then finds.
+
+    Its workers run this Python. What it prints goes to a log file, not to the user's terminal.
+    """
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
@@ -123,6 +134,7 @@ def _launch(master: str, settings: Mapping[str, str]) -> None:
     conf = SparkConf().setMaster(master).setAppName("Millstream").setAll(list(settings.items()))
     launch: Any = launch_gateway
     with tempfile.NamedTemporaryFile("w", prefix="millstream-spark-", suffix=".log", delete=False) as log:
+        atexit.register(Path(log.name).unlink, missing_ok=True)
         try:
             SparkContext(conf=conf, gateway=launch(conf, {"stdout": log, "stderr": log}))
         except (PySparkException, Py4JError, OSError, RuntimeError) as error:
@@ -130,5 +142,12 @@ def _launch(master: str, settings: Mapping[str, str]) -> None:
                 Condition.SPARK_FAILED,
                 f"Spark did not start on {master!r}",
                 detail=str(error).splitlines()[0],
-                hint=f"What Spark said is in {log.name}.",
+                hint=_last_words(Path(log.name)) or "Check the master's address and that `java -version` works.",
             ) from error
+
+
+def _last_words(log: Path) -> str | None:
+    """What the JVM said before it gave up, if it said anything that names an error."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    telling = [line for line in lines if "rror" in line or "xception" in line]
+    return f"Spark said: {telling[0]}" if telling else None

@@ -88,9 +88,9 @@ class Lake:
         return self.root / DATA
 
     def folder(self, table: TableInfo) -> Path:
-        """Where a table's segments are; made when first asked for."""
+        """Where a table's segments are; made when first asked for by one who may write."""
         folder = self.data / SCHEMA_FOLDER / table.path
-        if not folder.exists():
+        if not self.read_only and not folder.exists():
             with storage_errors():
                 folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder.parent)
@@ -98,6 +98,7 @@ class Lake:
 
     def transaction(self, *, is_long: bool = False) -> Transaction:
         """A new transaction on the current snapshot; upkeep leaves all rows in place for a long one."""
+        self.catalog.check_writable()
         opened = Transaction(self, self.catalog.current, is_long=is_long)
         with self._lock:
             self._open_transactions.add(opened)
