@@ -6,6 +6,7 @@ positions and names back. No Java stack trace gets through.
 
 from __future__ import annotations
 
+import difflib
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -158,14 +159,35 @@ def _build(
         kind, ours = DataError, Condition.QUERY_FAILED
     sentence, _, advice = message.partition(". ")
     sentence = sentence[:1].lower() + sentence[1:]
+    hint = _advice(advice)
+    if ours is Condition.SYNTAX_ERROR and span is not None and splice.text is not None:
+        hint = hint or _misspelt(splice.text, span)
     return kind(
         ours,
         sentence.rstrip("."),
         detail=f"Spark calls this {condition}.",
-        hint=_advice(advice),
+        hint=hint,
         span=span,
         text=splice.text,
     )
+
+
+ALIKE = 0.7
+CLAUSES = ("SELECT", "FROM", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "JOIN", "UNION", "DISTINCT", "BETWEEN")
+
+
+def _misspelt(text: str, span: Span) -> str:
+    """A hint for a syntax error: which of the last words looks most like a clause's but is not."""
+    words = [w for w in re.findall(r"\w+", text[: span.end])[-3:] if w.upper() not in CLAUSES]
+    scored = [
+        (difflib.SequenceMatcher(None, word.upper(), clause).ratio(), clause, word)
+        for word in words
+        for clause in CLAUSES
+    ]
+    likeness, clause, word = max(scored, default=(0.0, "", ""))
+    if likeness < ALIKE:
+        return "Look at what stands just before the underlined word."
+    return f"Did you mean {clause!r} where it says {word!r}?"
 
 
 def _is_runtime(condition: str) -> bool:
