@@ -128,48 +128,39 @@ def _build(
     condition: str, message: str, parameters: Mapping[str, str], span: Span | None, splice: Splice
 ) -> MillstreamError:
     kind, ours = CONDITIONS.get(condition.split(".")[0], (StatementError, Condition.QUERY_REFUSED))
-    if ours is Condition.UNKNOWN_COLUMN and "objectName" in parameters:
-        name = splice.restore_names(parameters["objectName"]).replace("`", "")
-        return kind(
-            ours,
-            f"no column {name!r}",
-            hint=did_you_mean(name.split(".")[-1], splice.columns) or _available(splice.columns),
-            span=span,
-            text=splice.text,
-        )
-    if ours is Condition.UNKNOWN_FUNCTION and "routineName" in parameters:
-        name = parameters["routineName"].replace("`", "").split(".")[-1]
-        return kind(
-            ours,
-            f"no function {name!r}",
-            hint=did_you_mean(name, functions()),
-            span=span,
-            text=splice.text,
-        )
-    if ours is Condition.UNBOUND_PARAMETER and "name" in parameters:
-        name = parameters["name"].replace("`", "")
-        return kind(
-            ours,
-            f"no value was given for the parameter :{name}",
-            hint=f"Pass it by name: db.sql(…, {name}=…).",
-            span=span,
-            text=splice.text,
-        )
+    named = _about_a_name(ours, parameters, splice)
+    if named is not None:
+        return kind(ours, named[0], hint=named[1], span=span, text=splice.text)
     if ours is Condition.QUERY_REFUSED and _is_runtime(condition):
         kind, ours = DataError, Condition.QUERY_FAILED
     sentence, _, advice = message.partition(". ")
-    sentence = sentence[:1].lower() + sentence[1:]
     hint = _advice(advice)
     if ours is Condition.SYNTAX_ERROR and span is not None and splice.text is not None:
         hint = hint or _misspelt(splice.text, span)
     return kind(
         ours,
-        sentence.rstrip("."),
+        (sentence[:1].lower() + sentence[1:]).rstrip("."),
         detail=f"Spark calls this {condition}.",
-        hint=hint,
+        hint=hint or "Change the query at the underlined place.",
         span=span,
         text=splice.text,
     )
+
+
+def _about_a_name(ours: Condition, parameters: Mapping[str, str], splice: Splice) -> tuple[str, str | None] | None:
+    """Message and hint for an error that names something which is not there; None for other errors."""
+    if ours is Condition.UNKNOWN_COLUMN and "objectName" in parameters:
+        name = splice.restore_names(parameters["objectName"]).replace("`", "")
+        return f"no column {name!r}", did_you_mean(name.split(".")[-1], splice.columns) or _available(
+            splice.columns
+        )
+    if ours is Condition.UNKNOWN_FUNCTION and "routineName" in parameters:
+        name = parameters["routineName"].replace("`", "").split(".")[-1]
+        return f"no function {name!r}", did_you_mean(name, functions()) or "Spark's manual lists its functions."
+    if ours is Condition.UNBOUND_PARAMETER and "name" in parameters:
+        name = parameters["name"].replace("`", "")
+        return f"no value was given for the parameter :{name}", f"Pass it by name: db.sql(…, {name}=…)."
+    return None
 
 
 ALIKE = 0.7
