@@ -141,7 +141,7 @@ def _build(
         ours,
         (sentence[:1].lower() + sentence[1:]).rstrip("."),
         detail=f"Spark calls this {condition}.",
-        hint=hint or "Change the query at the underlined place.",
+        hint=hint or ("Change the query at the underlined place." if span else "Change the query."),
         span=span,
         text=splice.text,
     )
