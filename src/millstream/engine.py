@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal
 from functools import singledispatchmethod
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -23,13 +26,14 @@ from millstream.execute import assign, query
 from millstream.execute.failures import translated
 from millstream.execute.mutate import Mutation
 from millstream.execute.relation import Relations
+from millstream.execute.types import stored_type
 from millstream.execute.write import write_rows
 from millstream.ingest import convert, copy_from, literals
 from millstream.ingest.progress import Listener, ignore
 from millstream.plan import compare, define, describe, explain
 from millstream.plan.bind import BoundQuery, bind, column, find_named
 from millstream.plan.later import not_supported_yet
-from millstream.schema import TIMESTAMP, Column, ObjectKind, normal_type
+from millstream.schema import TIMESTAMP, Column, ObjectKind
 from millstream.sql import statements as st
 
 if TYPE_CHECKING:
@@ -94,7 +98,7 @@ class Engine:
     def run(self, statement: st.Statement, parameters: Mapping[str, Any]) -> Result:
         """Run one statement; errors come out with its text, so that they can underline."""
         try:
-            return self._run(statement, parameters)
+            return self._run(statement, checked_parameters(parameters))
         except MillstreamError as error:
             error.located_in(statement.text)
             raise
@@ -208,7 +212,7 @@ class Engine:
             if statement.as_query is not None:
                 bound = bind(statement.as_query, Reader(self.lake, transaction), statement.text, parameters)
                 rows = query.run(self.spark, bound, self.relations, parameters)
-                columns = tuple(Column(f.name, _stored(f)) for f in rows.schema())
+                columns = tuple(Column(f.name, stored_type(f)) for f in rows.schema())
             schema = define.schema(columns)
             wanted = tables.provisional(statement.name.text, ObjectKind.TABLE, schema, None, statement.comment)
             written = [] if rows is None else self._write_frame(wanted, rows, schema.names)
@@ -537,19 +541,31 @@ class Engine:
 SETTINGS: tuple[str, ...] = ()
 
 
+PLAIN = (bool, int, float, Decimal, str, bytes, date, NoneType)
+
+
+def checked_parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters, if all are values that SQL knows."""
+    for name, value in given.items():
+        if not isinstance(value, PLAIN) or not _is_representable(value):
+            raise StatementError(
+                Condition.INVALID_ARGUMENT,
+                f"the parameter :{name} has a value that SQL does not know: {type(value).__name__}",
+                hint="Give a number of up to 64 bits, a Decimal, text, bytes, a date, a datetime, a bool or None.",
+            )
+    return given
+
+
+def _is_representable(value: Any) -> bool:
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return not isinstance(value, str) or value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def insertable(table: TableInfo) -> tuple[str, ...]:
     """The columns that an insert without a column list fills."""
     if table.time is not None and table.time.is_arrival:
         return tuple(n for n in table.schema.names if n != table.time.column)
     return table.schema.names
-
-
-def _stored(field: pa.Field) -> pa.DataType:
-    try:
-        return normal_type(field.type)
-    except ValueError as error:
-        raise StatementError(
-            Condition.UNKNOWN_TYPE,
-            f"column {field.name!r} has a type that cannot be stored: {field.type}",
-            hint="Convert it with CAST in the query.",
-        ) from error

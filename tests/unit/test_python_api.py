@@ -310,10 +310,46 @@ def test_row_ids_survive_an_update_of_rows_that_were_inlined(db: Database) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["INSERT INTO t VALUES (1)", "DELETE FROM t", "DELETE FROM t WHERE id = 1", "CREATE TABLE u (id INT)", "BEGIN"],
+    ["INSERT INTO t VALUES (1)", "DELETE FROM t", "DELETE FROM t WHERE id = 1", "CREATE TABLE u (a INT)", "BEGIN"],
 )
 def test_a_reading_database_refuses_every_change(quiet: Database, text: str) -> None:
     quiet.sql("CREATE TABLE t (id INT)")
     with millstream.connect(quiet.path, spark="nowhere", read_only=True) as reader:
         assert condition_of(lambda: reader.sql(text)) is Condition.READ_ONLY
         assert reader.sql("SHOW TABLES").fetchall()[0][0] == "t"
+
+
+@pytest.mark.parametrize("value", [object(), 2**70, Decimal("NaN"), (1,), {"a": 1}, {1}, "\ud800"])
+def test_a_parameter_that_sql_does_not_know_is_refused(quiet: Database, value: Any) -> None:
+    quiet.sql("CREATE TABLE t (id BIGINT)")
+    for text in ("SELECT :p", "INSERT INTO t VALUES (:p)", "DELETE FROM t WHERE id = :p"):
+        assert condition_of(lambda text=text: quiet.sql(text, p=value)) is Condition.INVALID_ARGUMENT
+
+
+def inserted(db: Database, type_: str, data: Any) -> Any:
+    db.sql(f"CREATE OR REPLACE TABLE c (v {type_})")
+    db.insert("c", data)
+    return db.sql("SELECT v FROM c").fetchone()
+
+
+def test_numbers_from_arrow_go_into_other_number_columns_as_in_sql(db: Database) -> None:
+    assert inserted(db, "DECIMAL(10,2)", pd.DataFrame({"v": [5]})) == (Decimal("5.00"),)
+    assert inserted(db, "INT", pa.table({"v": pa.array([Decimal("1.9")])})) == (1,)
+    assert inserted(db, "DOUBLE", pa.table({"v": [2**53 + 1]})) == (float(2**53),)
+    with pytest.raises(MillstreamError) as caught:
+        inserted(db, "DECIMAL(3,2)", pa.table({"v": [50]}))
+    assert caught.value.condition is Condition.NUMERIC_OVERFLOW
+
+
+def test_a_filtered_pandas_frame_is_inserted_without_its_index(db: Database) -> None:
+    frame = pd.DataFrame({"v": [1, 2, 3]})
+    assert inserted(db, "INT", frame[frame.v > 2]) == (3,)
+
+
+def test_structs_with_other_fields_and_times_that_overflow_are_refused(quiet: Database) -> None:
+    quiet.sql("CREATE TABLE s (v STRUCT<a: INT, b: INT>)")
+    other = pa.table({"v": pa.array([{"p": 1, "q": 2}])})
+    assert condition_of(lambda: quiet.insert("s", other)) is Condition.TYPE_MISMATCH
+    quiet.sql("CREATE TABLE n (v TIMESTAMP_NTZ)")
+    late = pa.table({"v": pa.array([18446744073710], pa.timestamp("s"))})
+    assert condition_of(lambda: quiet.insert("n", late)) in (Condition.INVALID_VALUE, Condition.NUMERIC_OVERFLOW)

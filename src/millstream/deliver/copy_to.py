@@ -18,8 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from millstream.errors import Condition, DataError, StatementError
 from millstream.execute.failures import translated
+from millstream.execute.types import stored_type
 from millstream.execute.write import numbered
-from millstream.schema import is_nested, normal_type
+from millstream.schema import is_nested
 from millstream.storage.segment import storage_errors
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def copy_to(rows: Rows, path_text: str, options: CopyOptions) -> int:
         schema = pa.schema([(JSON_LINE, pa.string())])
     else:
         write = _write_parquet
+        schema = pa.schema([(f.name, stored_type(f)) for f in schema])
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         with translated(rows.splice):
@@ -144,10 +146,9 @@ def _write_json(path: Path, _: pa.Schema, batches: Iterator[pa.RecordBatch]) -> 
 
 def _write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
     count = 0
-    stored = pa.schema([(f.name, normal_type(f.type)) for f in schema])
-    with pq.ParquetWriter(path, stored) as writer:
+    with pq.ParquetWriter(path, schema) as writer:
         for batch in batches:
             count += batch.num_rows
-            data = pa.Table.from_batches([batch]).rename_columns(stored.names)
-            writer.write_table(data.cast(stored))
+            data = pa.Table.from_batches([batch]).rename_columns(schema.names)
+            writer.write_table(data.cast(schema))
     return count

@@ -139,7 +139,7 @@ def _build(
         hint = hint or _misspelt(splice.text, span)
     return kind(
         ours,
-        (sentence[:1].lower() + sentence[1:]).rstrip("."),
+        (sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]).rstrip("."),
         detail=f"Spark calls this {condition}.",
         hint=hint or ("Change the query at the underlined place." if span else "Change the query."),
         span=span,

@@ -72,7 +72,10 @@ class Mutation:
     def delete(self, scan: Scan, where: Condition) -> Change:
         """Remove the rows for which the predicate is true."""
         names = ", ".join(quote(n) for n in scan.table.schema.names)
-        return self._change(scan, where, names, f"WHERE NOT coalesce({where.text}, false)", where.splice)
+        change = self._change(scan, where, names, f"WHERE NOT coalesce({where.text}, false)", where.splice)
+        # Counted by what is left: a predicate with rand() may match other rows the second time.
+        left = sum(s.rows for s in change.survivors)
+        return replace(change, rows=sum(f.rows for f in change.gone) - left)
 
     def update(self, scan: Scan, where: Condition, assignments: Sequence[tuple[str, BoundQuery]]) -> Change:
         """Give columns new values in the rows for which the predicate is true."""

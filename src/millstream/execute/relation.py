@@ -138,4 +138,4 @@ def _key(scan: Scan) -> tuple[object, ...]:
     if ids is not None:
         # Staged rows of a transaction have no ids yet, so nothing may be shared with them.
         inlined = uuid.uuid4() if ids[-1].as_py() < 0 else (ids[0].as_py(), ids[-1].as_py(), len(ids))
-    return (scan.table.id, scan.table.schema_version, inlined, *(f.path for f in scan.files))
+    return (scan.table.path, scan.table.schema_version, inlined, *(f.path for f in scan.files))

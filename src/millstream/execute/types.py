@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from millstream.schema import TIMESTAMP, TIMESTAMP_NTZ
+from millstream.errors import Condition, StatementError
+from millstream.schema import TIMESTAMP, TIMESTAMP_NTZ, normal_type
 
 SCALARS: dict[pa.DataType, spark.DataType] = {
     pa.bool_(): spark.BooleanType(),
@@ -33,6 +34,18 @@ def spark_type(type_: pa.DataType) -> spark.DataType:
     if pa.types.is_struct(type_):
         return spark.StructType([spark.StructField(f.name, spark_type(f.type)) for f in type_])
     return spark.ArrayType(spark_type(type_.value_type))
+
+
+def stored_type(field: pa.Field) -> pa.DataType:
+    """The type in which a query's column is stored; raises if there is none."""
+    try:
+        return normal_type(field.type)
+    except ValueError as error:
+        raise StatementError(
+            Condition.UNKNOWN_TYPE,
+            f"column {field.name!r} has a type that cannot be stored: {field.type}",
+            hint="Convert it with CAST in the query.",
+        ) from error
 
 
 def spark_schema(schema: pa.Schema) -> spark.StructType:

@@ -167,7 +167,14 @@ def cast(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.Array | pa.Ch
         if pa.types.is_floating(values.type) and pa.types.is_integer(column.type):
             values = pc.trunc(values)
         if pa.types.is_timestamp(values.type) and pa.types.is_timestamp(column.type):
+            return pc.cast(values, options=pc.CastOptions(column.type, allow_time_truncate=True))
+        if _is_number(values.type) and pa.types.is_floating(column.type):
             return pc.cast(values, column.type, safe=False)
+        if pa.types.is_integer(values.type) and pa.types.is_decimal(column.type):
+            values = pc.cast(values, pa.decimal128(38, 0))
+            return _rescaled(values, column)
+        if pa.types.is_decimal(values.type) and pa.types.is_integer(column.type):
+            values = pc.trunc(values)
         if _has_more_digits(values.type, column.type):
             values = pc.round(values, column.type.scale, round_mode="half_towards_infinity")
         return pc.cast(values, column.type)
@@ -183,6 +190,14 @@ def _times_from_text(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.A
     for reason in failures.values():
         raise invalid(column, ValueError(reason))
     return read
+
+
+def _rescaled(values: pa.Array | pa.ChunkedArray, column: Column) -> pa.Array | pa.ChunkedArray:
+    """Whole decimals in the column's type: through Python, since Arrow judges by type and not by value."""
+    try:
+        return pa.array(values.to_pylist(), column.type)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        raise overflow(column, error) from error
 
 
 def _has_more_digits(source: pa.DataType, target: pa.DataType) -> bool:
@@ -205,7 +220,18 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
         return not (pa.types.is_time(source) or pa.types.is_duration(source))
     if _is_bytes(source) and pa.types.is_binary(target):
         return True
-    return bool(pa.types.is_nested(source) and pa.types.is_nested(target))
+    return _nested_castable(source, target)
+
+
+def _nested_castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Part by part; the fields of a struct are found by name."""
+    if pa.types.is_map(source) and pa.types.is_map(target):
+        return castable(source.key_type, target.key_type) and castable(source.item_type, target.item_type)
+    if pa.types.is_struct(source) and pa.types.is_struct(target):
+        given = {f.name: f.type for f in source}
+        return given.keys() == {f.name for f in target} and all(castable(given[f.name], f.type) for f in target)
+    is_list = pa.types.is_list(source) or pa.types.is_large_list(source) or pa.types.is_fixed_size_list(source)
+    return bool(is_list and pa.types.is_list(target) and castable(source.value_type, target.value_type))
 
 
 def _is_number(type_: pa.DataType) -> bool:

@@ -74,9 +74,8 @@ class Copy:
                 failures = failed | failures
             if failures and not self.options.skip_errors:
                 first = min(failures)
-                raise bad_record(
-                    path, csv_line(path, self.options, self._has_header, record + first), failures[first]
-                )
+                line = csv_line(path, self.options, self._has_header, len(columns), record + first)
+                raise bad_record(path, line, failures[first])
             data = pa.table(arrays, names=[c.name for c in columns])
             record += batch.num_rows
             self._advance(batch.nbytes)
@@ -95,6 +94,12 @@ class Copy:
         sniffed = bool(first) and all(n.strip().lower() in names for n in first)
         self._has_header = sniffed if self.options.header is None else self.options.header
         columns = [self._header_column(n, names) for n in first] if self._has_header else list(self.target.filled)
+        if len(set(columns)) < len(columns):
+            raise StatementError(
+                Condition.DUPLICATE_COLUMN,
+                "the file's header names a column twice",
+                hint="Rename one of them, or say HEADER false if the first line is data.",
+            )
         for column in columns:
             if is_nested(column.type):
                 raise StatementError(
@@ -136,7 +141,10 @@ class Copy:
                     skip_rows_after_names=int(self._has_header),
                 ),
                 arrow_csv.ParseOptions(
-                    delimiter=self.options.delimiter, newlines_in_values=True, invalid_row_handler=on_invalid
+                    delimiter=self.options.delimiter,
+                    newlines_in_values=True,
+                    ignore_empty_lines=len(columns) > 1,
+                    invalid_row_handler=on_invalid,
                 ),
                 arrow_csv.ConvertOptions(
                     column_types=dict.fromkeys(names, pa.string()),
@@ -152,7 +160,7 @@ class Copy:
             raise self._misfit(path, len(columns), error) from error
 
     def _misfit(self, path: Path, width: int, error: Exception) -> Exception:
-        for number, fields in csv_records(path, self.options, self._has_header):
+        for number, fields in csv_records(path, self.options, self._has_header, width):
             if len(fields) != width:
                 return bad_record(path, number, f"{width} fields expected and {len(fields)} found")
         return unreadable(path, error)
@@ -175,7 +183,7 @@ class Copy:
             return None
         try:
             return {c.name: v for c, v in self._json_values(line, names)}
-        except (ValueError, ArithmeticError, TypeError, AttributeError, pa.ArrowInvalid) as error:
+        except (ValueError, ArithmeticError, TypeError, AttributeError, RecursionError, pa.ArrowInvalid) as error:
             if self.options.skip_errors:
                 self.skipped += 1
                 return None
@@ -232,20 +240,20 @@ def files_of(pattern: str) -> list[Path]:
     )
 
 
-def csv_records(path: Path, options: CopyOptions, has_header: bool) -> Iterator[tuple[int, list[str]]]:
-    """(first line, fields) of every data record."""
+def csv_records(path: Path, options: CopyOptions, has_header: bool, width: int) -> Iterator[tuple[int, list[str]]]:
+    """(first line, fields) of every data record; an empty line is a record only where there is one column."""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         reader = csv.reader(file, delimiter=options.delimiter)
         line = 1
         for number, fields in enumerate(reader):
-            if fields and not (number == 0 and has_header):
-                yield line, fields
+            if (fields or width == 1) and not (number == 0 and has_header):
+                yield line, fields or [""]
             line = reader.line_num + 1
 
 
-def csv_line(path: Path, options: CopyOptions, has_header: bool, record: int) -> int:
+def csv_line(path: Path, options: CopyOptions, has_header: bool, width: int, record: int) -> int:
     """The line on which a data record starts."""
-    return next(itertools.islice(csv_records(path, options, has_header), record, None), (0, []))[0]
+    return next(itertools.islice(csv_records(path, options, has_header, width), record, None), (0, []))[0]
 
 
 def bad_record(path: Path, line: int, reason: str) -> DataError:

@@ -32,6 +32,7 @@ OPERATORS: dict[type[exp.Expr], Operator] = {
     exp.GT: Operator.GT,
     exp.GTE: Operator.GE,
 }
+EXACT_IN_DOUBLE = 2**53
 MIRRORED = {
     Operator.EQ: Operator.EQ,
     Operator.LT: Operator.GT,
@@ -45,19 +46,28 @@ def of_query(
     query: Query, schemas: Mapping[int, Schema], parameters: Mapping[str, Any]
 ) -> dict[int, tuple[Comparison, ...]]:
     """For each table reference (by its place in `query.tables`) the comparisons its rows must satisfy."""
-    if query.tree is None:
+    if query.tree is None or "|>" in query.text:
         return {}
     by_start = {r.span.end - 1: i for i, r in enumerate(query.tables)}
     found: dict[int, tuple[Comparison, ...]] = {}
     for select in query.tree.find_all(exp.Select):
         sources = _sources(select)
+        if select.find(exp.Pivot) is not None:
+            continue
         for alias, table in sources.items():
+            if _renames_columns(table):
+                continue
             index = by_start.get(table.this.meta.get("end", -1)) if isinstance(table, exp.Table) else None
             if index is None:
                 continue
             only = len(sources) == 1
             found[index] = tuple(_of_select(select, alias, schemas[index], only, parameters))
     return found
+
+
+def _renames_columns(source: exp.Expr) -> bool:
+    alias = source.args.get("alias")
+    return bool(alias is not None and alias.args.get("columns"))
 
 
 def _sources(select: exp.Select) -> dict[str, exp.Expr]:
@@ -123,8 +133,10 @@ def _column_name(expression: exp.Expr, alias: str, only: bool) -> str | None:
 def _constant(expression: exp.Expr, type_: pa.DataType, parameters: Mapping[str, Any]) -> Any:
     """The constant as a value that compares with the column's bounds exactly as Spark would compare."""
     value = constants.value(expression, parameters)
-    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        return _number(value)
+    if pa.types.is_floating(type_):
+        return _as_double(_number(value))
+    if pa.types.is_integer(type_):
+        return _beside_integers(_number(value))
     if pa.types.is_decimal(type_):
         return _exact(value)
     if pa.types.is_string(type_) and isinstance(value, str):
@@ -147,6 +159,21 @@ def _number(value: Any) -> int | float | Decimal:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return value
     raise NotConstantError
+
+
+def _as_double(value: float | Decimal) -> float:
+    """Spark compares a floating column with any number as DOUBLE."""
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise NotConstantError from error
+
+
+def _beside_integers(value: float | Decimal) -> float | Decimal:
+    """Beside a floating constant Spark compares integers as DOUBLE, which is exact only while they are small."""
+    if isinstance(value, float) and not abs(value) < EXACT_IN_DOUBLE:
+        raise NotConstantError
+    return value
 
 
 def _exact(value: Any) -> int | Decimal:

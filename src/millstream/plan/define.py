@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from millstream.catalog.records import StreamTime
 from millstream.errors import Condition, DataError, StatementError, did_you_mean
 from millstream.schema import ARRIVAL_TIME, ROW_ID_COLUMN, TIMESTAMP, Column, Duration, Schema, is_time_type
@@ -54,7 +56,22 @@ def schema(columns: tuple[Column, ...]) -> Schema:
                 hint="Choose another name.",
             )
         seen.add(lower)
+        _check_parts(column.name, column.type)
     return Schema(columns)
+
+
+def _check_parts(name: str, type_: pa.DataType) -> None:
+    """Refuse structs with one name twice: Spark could not read them back."""
+    parts = [type_.field(i) for i in range(type_.num_fields)]
+    names = [p.name.lower() for p in parts]
+    if len(set(names)) < len(names):
+        raise StatementError(
+            Condition.DUPLICATE_COLUMN,
+            f"column {name!r} has a struct with one field name twice",
+            hint="Names of fields are the same whatever their case; rename one of them.",
+        )
+    for part in parts:
+        _check_parts(name, part.type)
 
 
 def stream(statement: CreateStream) -> tuple[Schema, StreamTime]:

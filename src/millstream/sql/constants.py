@@ -50,7 +50,7 @@ def value(expression: exp.Expr, parameters: Mapping[str, Any]) -> Any:
         case exp.Neg():
             return negated(value(expression.this, parameters))
         case exp.HexString():
-            return bytes.fromhex(expression.this)
+            return _bytes(expression.this)
         case exp.Placeholder():
             return _parameter(expression, parameters)
         case exp.Cast() if isinstance(expression.this, exp.Literal) and expression.this.is_string:
@@ -71,10 +71,17 @@ def number(text: str) -> int | float | Decimal:
 def negated(of: Any) -> int | float | Decimal:
     """The number with the other sign, exactly: unary minus would round a Decimal to 28 digits."""
     if isinstance(of, Decimal):
-        return of.copy_negate()
+        return of.copy_negate() if of else of
     if isinstance(of, int | float) and not isinstance(of, bool):
         return -of
     raise NotConstantError
+
+
+def _bytes(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        raise NotConstantError from None
 
 
 def _parameter(expression: exp.Placeholder, parameters: Mapping[str, Any]) -> Any:
