@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     Edit = tuple[Span, str]
 
 BEHIND_TABLE = re.compile(r"\bTABLE\s+$", re.IGNORECASE)
-SAMPLE = re.compile(r"\s*TABLESAMPLE\s*\([^()]*\)(\s*REPEATABLE\s*\([^()]*\))?", re.IGNORECASE)
+GAP = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+SAMPLE = re.compile(
+    rf"{GAP}TABLESAMPLE{GAP}\([^()]*\)(?:{GAP}REPEATABLE{GAP}\([^()]*\))?", re.IGNORECASE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,16 @@ class Rows:
 
     def schema(self) -> pa.Schema:
         """The columns as Arrow sees them; asks Spark for no rows."""
-        with translated(self.splice):
-            return self.frame.limit(0).toArrow().schema
+        try:
+            with translated(self.splice):
+                return self.frame.limit(0).toArrow().schema
+        except ValueError as error:
+            raise StatementError(
+                Condition.UNKNOWN_TYPE,
+                "the query has a column whose type is not known",
+                detail=str(error),
+                hint="Give NULLs and empty arrays a type, e.g. CAST(NULL AS INT).",
+            ) from error
 
 
 def prepare(bound: BoundQuery, relations: Relations) -> Prepared:
@@ -94,7 +105,7 @@ def _edits(text: str, reference: TableReference, name: str) -> list[Edit]:
     if reference.alias is not None or BEHIND_TABLE.search(text[: reference.span.start]):
         return edits
     alias = f" AS {quote(reference.name)}"
-    sample = SAMPLE.match(text, reference.span.end)
+    sample = SAMPLE.match(text, max(reference.span.end, *(cut.end for cut in reference.extra), 0))
     if sample is None:
         return [(reference.span, name + alias), *edits[1:]]
     return [*edits, (Span(sample.end(), sample.end()), alias)]

@@ -100,7 +100,7 @@ def _query(text: str, tokens: Sequence[Token], *, is_query: bool) -> Query:
     read = dialect.read_query if is_query else dialect.read_expression
     reading = read(tokens, text)
     functions = _functions(tokens)
-    if reading is None:
+    if reading is None or _takes_table_for_a_name(text, reading.tree):
         _check_brackets(tokens)
         scanned = scan_tables(Cursor(text, tokens))
         tables = _completed(scanned.tables, scanned.window, scanned.as_of)
@@ -109,6 +109,12 @@ def _query(text: str, tokens: Sequence[Token], *, is_query: bool) -> Query:
         _check_is_query(reading.tree)
     tables = _completed(tables_of(reading.tree), reading.window, reading.as_of)
     return Query(text, tables, reading.tree, reading.window, 0, functions)
+
+
+def _takes_table_for_a_name(text: str, tree: exp.Expression) -> bool:
+    """Whether `(TABLE t)` was read as a table called TABLE; the scan of the tokens knows better."""
+    names = (n.this for n in tree.find_all(exp.Table) if isinstance(n.this, exp.Identifier))
+    return any(n.name.upper() == "TABLE" and text[n.meta.get("start", 0)] != "`" for n in names)
 
 
 def _check_is_query(tree: exp.Expression) -> None:
