@@ -542,25 +542,30 @@ SETTINGS: tuple[str, ...] = ()
 
 
 PLAIN = (bool, int, float, Decimal, str, bytes, date, NoneType)
+MOST_DIGITS = 38
 
 
 def checked_parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters, if all are values that SQL knows."""
-    for name, value in given.items():
-        if not isinstance(value, PLAIN) or not _is_representable(value):
-            raise StatementError(
-                Condition.INVALID_ARGUMENT,
-                f"the parameter :{name} has a value that SQL does not know: {type(value).__name__}",
-                hint="Give a number of up to 64 bits, a Decimal, text, bytes, a date, a datetime, a bool or None.",
-            )
-    return given
+    """The parameters as Spark takes them, if all are values that SQL knows."""
+    return {name: _checked_parameter(name, value) for name, value in given.items()}
+
+
+def _checked_parameter(name: str, value: Any) -> Any:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        value = Decimal(value)
+    if isinstance(value, PLAIN) and _is_representable(value):
+        return value
+    raise StatementError(
+        Condition.INVALID_ARGUMENT,
+        f"the parameter :{name} has a value that SQL does not know",
+        detail=f"It is a {type(value).__name__}.",
+        hint="Give a number of up to 38 digits, text, bytes, a date, a datetime, a bool or None.",
+    )
 
 
 def _is_representable(value: Any) -> bool:
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
     if isinstance(value, Decimal):
-        return value.is_finite()
+        return value.is_finite() and len(value.as_tuple().digits) <= MOST_DIGITS
     return not isinstance(value, str) or value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
 
 

@@ -118,7 +118,7 @@ def test_broken_statements_are_syntax_errors(unharmed: Database, text: str) -> N
         ([(1, "much", *GOOD[2:])], Condition.TYPE_MISMATCH),
         ([(1, None, "long", *GOOD[3:])], Condition.VALUE_TOO_LONG),
         ([(1, None, None, "2024-02-30", *GOOD[4:])], Condition.INVALID_VALUE),
-        ([(1, None, None, None, ["x"], True)], Condition.INVALID_VALUE),
+        ([(1, None, None, None, ["x"], True)], Condition.TYPE_MISMATCH),
         ([(1, None, None, None, 7, True)], Condition.TYPE_MISMATCH),
         ([(*GOOD[:-1], None)], Condition.NULL_VALUE),
         ([GOOD, (*GOOD[:-1], "yes")], Condition.TYPE_MISMATCH),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -106,12 +107,33 @@ def _from_columns(names: list[str], columns: list[list[Any]], target: Target) ->
 
 def column_from_values(values: list[Any], column: Column) -> pa.Array:
     """Python values as an Arrow array of the column's type."""
+    refused = _refused_classes(column.type)
+    if refused and any(isinstance(v, refused) for v in values):
+        raise mismatch(column, [v for v in values if isinstance(v, refused)], None)
+    if pa.types.is_date(column.type):
+        values = [_day(v) for v in values]
     try:
         return pa.array(values, column.type)
     except OverflowError as error:
         raise overflow(column, error) from error
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, pa.ArrowNotImplementedError) as error:
         return _by_inference(values, column, error)
+
+
+def _refused_classes(type_: pa.DataType) -> tuple[type, ...]:
+    """Classes that Arrow would take for a column of the type, but SQL would not."""
+    if pa.types.is_temporal(type_):
+        return (int, float, bytes, timedelta)
+    if pa.types.is_string(type_):
+        return (bytes, timedelta)
+    return (str,) if pa.types.is_binary(type_) else ()
+
+
+def _day(value: Any) -> Any:
+    """The day of a moment, in UTC."""
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) if value.tzinfo else value).date()
+    return value
 
 
 def _by_inference(values: list[Any], column: Column, first: Exception) -> pa.Array:
