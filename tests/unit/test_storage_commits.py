@@ -59,8 +59,9 @@ class Gate:
 
     def wait_for(self, pieces: int) -> None:
         """Return when so many pieces of work wait behind the gate."""
-        while len(self._lake.catalog._queue._waiting) < pieces:
-            threading.Event().wait(0.001)
+        queue = self._lake.catalog._queue
+        with queue._changed:
+            assert queue._changed.wait_for(lambda: len(queue._waiting) >= pieces, PATIENCE)
 
     def open(self) -> None:
         self._open.set()

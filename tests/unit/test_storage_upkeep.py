@@ -109,6 +109,7 @@ def test_a_consumer_that_registers_just_before_rows_are_dropped_keeps_its_rows(p
     insert(plain, "s", 0, 3)
     stream = plain._lake.catalog.tables()["s"]
     held, opened = threading.Event(), threading.Event()
+    queue = plain._lake.catalog._queue
 
     def hold(_: Commit) -> None:
         held.set()
@@ -124,8 +125,8 @@ def test_a_consumer_that_registers_just_before_rows_are_dropped_keeps_its_rows(p
     assert held.wait(60)
     for i, thread in enumerate(threads[1:], 1):
         thread.start()
-        while len(plain._lake.catalog._queue._waiting) < i:
-            threading.Event().wait(0.001)
+        with queue._changed:
+            assert queue._changed.wait_for(lambda i=i: len(queue._waiting) >= i, 60)  # type: ignore[misc]
     opened.set()
     for thread in threads:
         thread.join()
