@@ -10,76 +10,50 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from datetime import date
-from decimal import Decimal
 from functools import singledispatchmethod
-from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from millstream.catalog import streams, tables
+from millstream.catalog import streams
+from millstream.definitions import Definitions
 from millstream.deliver.copy_to import copy_to
 from millstream.deliver.result import Result
-from millstream.errors import Condition, MillstreamError, StatementError, did_you_mean
+from millstream.errors import Condition, DataError, MillstreamError, StatementError
 from millstream.execute import assign, query
 from millstream.execute.failures import translated
 from millstream.execute.mutate import Mutation
 from millstream.execute.relation import Relations
-from millstream.execute.types import stored_type
 from millstream.execute.write import write_rows
 from millstream.ingest import convert, copy_from, literals
 from millstream.ingest.progress import Listener, ignore
-from millstream.plan import compare, define, describe, explain
+from millstream.plan import compare, define, describe, explain, valid
 from millstream.plan.bind import BoundQuery, bind, column, find_named
 from millstream.plan.later import not_supported_yet
-from millstream.schema import TIMESTAMP, Column, ObjectKind
+from millstream.plan.parameters import checked_parameters
+from millstream.schema import TIMESTAMP, ObjectKind
+from millstream.settings import Settings
 from millstream.sql import statements as st
+from millstream.storage.reader import Reader
+from millstream.storage.transaction import Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from millstream.catalog.commits import Commit
-    from millstream.catalog.records import Segment, Snapshot, TableInfo
+    from millstream.catalog.records import Segment, TableInfo
     from millstream.execute.session import Spark
     from millstream.schedule.net import Net
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
-    from millstream.storage.scan import Scan
     from millstream.storage.transaction import Transaction
 
 MOST_ATTEMPTS = 10
+STORED = (ObjectKind.TABLE, ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
+CHANGEABLE = (ObjectKind.TABLE, ObjectKind.STREAMING_TABLE)
+STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 T = TypeVar("T")
-
-
-class Reader:
-    """A statement's view of the database: one snapshot, plus an open transaction's own changes."""
-
-    def __init__(self, lake: Lake, transaction: Transaction | None) -> None:
-        self._lake = lake
-        self._transaction = transaction
-        self._now = transaction.base if transaction is not None else lake.catalog.current
-
-    def snapshot(self, version: int | None = None, time: datetime | None = None) -> Snapshot:
-        if version is None and time is None:
-            return self._now
-        return self._lake.catalog.snapshot(version, time)
-
-    def tables(self, snapshot: Snapshot) -> Mapping[str, TableInfo]:
-        if self._transaction is not None and snapshot.id == self._now.id:
-            return self._transaction.tables()
-        return self._lake.catalog.tables(snapshot)
-
-    def scan(self, table: TableInfo, snapshot: Snapshot, comparisons: Sequence[Comparison]) -> Scan:
-        if self._transaction is not None and snapshot.id == self._now.id:
-            return self._transaction.scan(table, comparisons)
-        return self._lake.scan(table, snapshot, comparisons)
-
-    def row_count(self, table: TableInfo) -> int:
-        if self._transaction is not None:
-            return self._transaction.scan(table).rows
-        return self._lake.catalog.row_count(table)
 
 
 class Engine:
@@ -91,6 +65,8 @@ class Engine:
         self.net = net
         self.listener = listener
         self.relations = Relations(spark, lake)
+        self.definitions = Definitions(self)
+        self.settings = Settings(lake)
         self._local = threading.local()
         self._table_locks: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -98,7 +74,9 @@ class Engine:
     def run(self, statement: st.Statement, parameters: Mapping[str, Any]) -> Result:
         """Run one statement; errors come out with its text, so that they can underline."""
         try:
-            return self._run(statement, checked_parameters(parameters))
+            # Upkeep leaves in place what this statement may be about to read.
+            with self.lake.catalog.pinned(self._reader().snapshot().id):
+                return self._run(statement, checked_parameters(parameters))
         except MillstreamError as error:
             error.located_in(statement.text)
             raise
@@ -106,12 +84,12 @@ class Engine:
     # What a statement sees and changes
 
     @property
-    def _transaction(self) -> Transaction | None:
+    def transaction(self) -> Transaction | None:
         found: Transaction | None = getattr(self._local, "transaction", None)
         return found
 
     def _reader(self) -> Reader:
-        return Reader(self.lake, self._transaction)
+        return Reader(self.lake, self.transaction)
 
     def _tables(self) -> Mapping[str, TableInfo]:
         reader = self._reader()
@@ -120,8 +98,8 @@ class Engine:
     @contextmanager
     def changes(self) -> Iterator[Transaction]:
         """The transaction to write to: the thread's open one, or one that commits on leaving."""
-        if self._transaction is not None:
-            yield self._transaction
+        if self.transaction is not None:
+            yield self.transaction
             return
         transaction = self.lake.transaction()
         try:
@@ -130,15 +108,16 @@ class Engine:
             transaction.rollback()
             raise
         transaction.commit()
+        self._local.late = transaction.late_rows
 
     def _lock_of(self, table: TableInfo) -> threading.Lock:
         with self._lock:
             return self._table_locks.setdefault(table.id, threading.Lock())
 
-    def _retried(self, work: Callable[[Transaction], T]) -> T:
+    def retried(self, work: Callable[[Transaction], T]) -> T:
         """Run a change; again, on a newer snapshot, if another one got in between."""
-        if self._transaction is not None:
-            return work(self._transaction)
+        if self.transaction is not None:
+            return work(self.transaction)
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:
                 with self.changes() as transaction:
@@ -150,12 +129,12 @@ class Engine:
 
     def _change(self, table: TableInfo, work: Callable[[Transaction], int]) -> int:
         """Run a change that takes rows away: alone on its table."""
-        if self._transaction is not None:
-            return work(self._transaction)
+        if self.transaction is not None:
+            return work(self.transaction)
         with self._lock_of(table):
-            return self._retried(work)
+            return self.retried(work)
 
-    def _target(self, name: st.Name, *allowed: ObjectKind) -> TableInfo:
+    def target(self, name: st.Name, *allowed: ObjectKind) -> TableInfo:
         table = find_named(name, self._tables())
         if table.kind not in allowed:
             wanted = " or a ".join(k.value for k in allowed)
@@ -182,10 +161,9 @@ class Engine:
 
     @_run.register
     def _select(self, statement: st.Select, parameters: Any) -> Result:
-        with self.lake.catalog.pinned(self._reader().snapshot().id):
-            bound = self._bind(statement.query, statement, parameters)
-            oldest = bound.oldest_snapshot_id
-            self.lake.catalog.pin(oldest)
+        bound = self._bind(statement.query, statement, parameters)
+        oldest = bound.oldest_snapshot_id
+        self.lake.catalog.pin(oldest)
 
         def release() -> None:
             self.lake.catalog.unpin(oldest)
@@ -197,69 +175,22 @@ class Engine:
             raise
         return Result("SELECT", rows=rows, release=release, session=self.spark.session)
 
-    @_run.register
-    def _create_table(self, statement: st.CreateTable, parameters: Any) -> Result:
-        define.check_name(statement.name)
-
-        def work(transaction: Transaction) -> str:
-            existing = transaction.tables().get(statement.name.text.lower())
-            if existing is not None and statement.if_not_exists:
-                return "CREATE TABLE"
-            if existing is not None and not (statement.or_replace and existing.kind is ObjectKind.TABLE):
-                raise define.duplicate(statement.name, existing)
-            rows = None
-            columns = statement.columns
-            if statement.as_query is not None:
-                bound = bind(statement.as_query, Reader(self.lake, transaction), statement.text, parameters)
-                rows = query.run(self.spark, bound, self.relations, parameters)
-                columns = tuple(Column(f.name, stored_type(f)) for f in rows.schema())
-            schema = define.schema(columns)
-            wanted = tables.provisional(statement.name.text, ObjectKind.TABLE, schema, None, statement.comment)
-            written = [] if rows is None else self._write_frame(wanted, rows, schema.names)
-            if existing is not None:
-                transaction.drop(existing)
-            count = transaction.append_segments(transaction.create(wanted), written)
-            return "CREATE TABLE" if rows is None else f"CREATE TABLE {count}"
-
-        return Result(self._retried(work))
-
-    @_run.register
-    def _create_stream(self, statement: st.CreateStream, _: Any) -> Result:
-        define.check_name(statement.name)
-
-        def work(transaction: Transaction) -> str:
-            existing = transaction.tables().get(statement.name.text.lower())
-            if existing is None:
-                schema, time = define.stream(statement)
-                name = statement.name.text
-                transaction.create(tables.provisional(name, ObjectKind.STREAM, schema, time, statement.comment))
-            elif not statement.if_not_exists:
-                raise define.duplicate(statement.name, existing)
-            return "CREATE STREAM"
-
-        return Result(self._retried(work))
-
-    @_run.register
-    def _drop_object(self, statement: st.Drop, _: Any) -> Result:
-        def work(transaction: Transaction) -> str:
-            status = f"DROP {statement.kind.value.upper()}"
-            if statement.kind not in (ObjectKind.TABLE, ObjectKind.STREAM):
-                if statement.name.text.lower() in transaction.tables():
-                    self._target(statement.name, statement.kind)
-                raise not_supported_yet(statement)
-            if not statement.if_exists or statement.name.text.lower() in transaction.tables():
-                transaction.drop(self._target(statement.name, statement.kind))
-            return status
-
-        return Result(self._retried(work))
+    @_run.register(st.CreateTable)
+    @_run.register(st.CreateStream)
+    @_run.register(st.CreateStreamingTable)
+    @_run.register(st.CreateIndex)
+    @_run.register(st.AlterTable)
+    @_run.register(st.Drop)
+    def _define(self, statement: Any, parameters: Any) -> Result:
+        return Result(self.definitions.run(statement, parameters))
 
     @_run.register
     def _insert(self, statement: st.Insert, parameters: Any) -> Result:
-        table = self._target(statement.table, ObjectKind.TABLE, ObjectKind.STREAM)
+        table = self.target(statement.table, *STORED)
         if statement.overwrite and table.kind is not ObjectKind.TABLE:
             raise StatementError(
                 Condition.WRONG_KIND,
-                f"{table.name!r} is a stream, and a stream cannot be overwritten",
+                f"{table.name!r} is a {table.kind.value}, and that cannot be overwritten",
                 hint="Use INSERT INTO.",
                 span=statement.table.span,
             )
@@ -268,19 +199,27 @@ class Engine:
             target = self._convert_target(table, names)
             found = self._literal_rows(statement.source, target, parameters)
             if found is not None:
-                return Result(f"INSERT {self.insert_arrow(table, convert.to_arrow(found, target))}")
+                count = self.insert_arrow(table, convert.to_arrow(found, target))
+                return Result(f"INSERT{self._late()} {count}")
         literal = isinstance(statement.source, st.Values)
         source = statement.source.query if isinstance(statement.source, st.Values) else statement.source
         rows = self._rows(source, statement, parameters)
         if not statement.overwrite:
-            return Result(f"INSERT {self._insert_frame(table, rows, names, literal=literal)}")
+            count = self._insert_frame(table, rows, names, literal=literal)
+            return Result(f"INSERT{self._late()} {count}")
 
         def overwrite(transaction: Transaction) -> int:
-            written = self._write_frame(table, rows, names, literal=literal)
+            written = self.write_frame(table, rows, names, literal=literal)
             transaction.clear(table)
             return transaction.append_segments(table, written)
 
         return Result(f"INSERT {self._change(table, overwrite)}")
+
+    def _late(self) -> str:
+        """What the status says of rows that came after the watermark had passed them."""
+        late = getattr(self._local, "late", 0)
+        self._local.late = 0
+        return f" (late {late})" if late else ""
 
     @staticmethod
     def _literal_rows(
@@ -317,8 +256,19 @@ class Engine:
         """Insert rows that already have the table's schema; durable when this returns."""
         if not data.num_rows:
             return 0
-        with self.changes() as transaction:
+        with self._counting_refusals(table), self.changes() as transaction:
             return transaction.append(table, self._stamped(table, data))
+
+    @contextmanager
+    def _counting_refusals(self, table: TableInfo) -> Iterator[None]:
+        """Count the rows without a time that an insert into a stream is refused for."""
+        try:
+            yield
+        except DataError as error:
+            refused = error.refused_rows
+            if refused and table.id >= 0:
+                self.lake.catalog.commit(lambda commit: streams.refused(commit, table.id, refused))
+            raise
 
     def _stamped(self, table: TableInfo, data: pa.Table) -> pa.Table:
         if table.time is None or not table.time.is_arrival:
@@ -330,11 +280,11 @@ class Engine:
     def _insert_frame(
         self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
     ) -> int:
-        with self.changes() as transaction:
-            written = self._write_frame(table, rows, names, literal=literal)
+        with self._counting_refusals(table), self.changes() as transaction:
+            written = self.write_frame(table, rows, names, literal=literal)
             return transaction.append_segments(table, written)
 
-    def _write_frame(
+    def write_frame(
         self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
     ) -> list[Segment]:
         with translated(rows.splice):
@@ -345,7 +295,7 @@ class Engine:
 
     def insert(self, name: str, data: Any) -> int:
         """`Database.insert`: rows in any form into a table or stream."""
-        table = self._target(st.Name(name), ObjectKind.TABLE, ObjectKind.STREAM)
+        table = self.target(st.Name(name), *STORED)
         names = insertable(table)
         if type(data).__module__.startswith("pyspark."):
             names = tuple(column(table, st.Name(n)) for n in data.columns)
@@ -354,15 +304,15 @@ class Engine:
 
     @_run.register
     def _delete(self, statement: st.Delete, parameters: Any) -> Result:
-        table = self._target(statement.table, ObjectKind.TABLE)
+        table = self.target(statement.table, *CHANGEABLE)
         if statement.where is None:
-            return Result(f"DELETE {self._change(table, lambda t: t.clear(table))}")
+            return Result(f"DELETE {self._clear(table)}")
         where = statement.where
         return Result(f"DELETE {self._mutate(table, statement, where, parameters)}")
 
     @_run.register
     def _update(self, statement: st.Update, parameters: Any) -> Result:
-        table = self._target(statement.table, ObjectKind.TABLE)
+        table = self.target(statement.table, *CHANGEABLE)
         names = [column(table, name) for name, _ in statement.assignments]
         for i, name in enumerate(names):
             if name in names[:i]:
@@ -387,14 +337,16 @@ class Engine:
             reader = Reader(self.lake, transaction)
             comparisons: Sequence[Comparison] = ()
             if where.tree is not None:
+                time = valid.time_column(table)
                 comparisons = tuple(
-                    compare.of_predicate(where.tree, alias.lower(), table.schema, True, parameters)
+                    compare.of_predicate(where.tree, alias.lower(), table.schema, True, parameters, time)
                 )
-            scan = transaction.scan(table, comparisons)
+            scan = transaction.scan(table, comparisons, reader.horizon(table))
             mutation = Mutation(self.spark, self.relations, self.lake, parameters)
-            condition = mutation.condition(bind(where, reader, statement.text, parameters), alias)
+            target = (alias, table)
+            condition = mutation.condition(bind(where, reader, statement.text, parameters, target), alias)
             if assignments:
-                new = [(n, bind(e, reader, statement.text, parameters)) for n, e in assignments]
+                new = [(n, bind(e, reader, statement.text, parameters, target)) for n, e in assignments]
                 change = mutation.update(scan, condition, new)
             else:
                 change = mutation.delete(scan, condition)
@@ -405,12 +357,19 @@ class Engine:
 
     @_run.register
     def _truncate(self, statement: st.Truncate, _: Any) -> Result:
-        table = self._target(statement.table, ObjectKind.TABLE)
-        return Result(f"TRUNCATE {self._change(table, lambda t: t.clear(table))}")
+        return Result(f"TRUNCATE {self._clear(self.target(statement.table, *CHANGEABLE))}")
+
+    def _clear(self, table: TableInfo) -> int:
+        def work(transaction: Transaction) -> int:
+            seen = Reader(self.lake, transaction).row_count(table)
+            transaction.clear(table)
+            return seen
+
+        return self._change(table, work)
 
     @_run.register
     def _copy_from(self, statement: st.CopyFrom, _: Any) -> Result:
-        table = self._target(statement.table, ObjectKind.TABLE, ObjectKind.STREAM)
+        table = self.target(statement.table, *STORED)
         names = self._insert_columns(table, statement.columns)
         try:
             paths = copy_from.files_of(statement.path)
@@ -418,11 +377,11 @@ class Engine:
             error.span = statement.path_span
             raise
         copy = copy_from.Copy(self._convert_target(table, names), statement.options, self.listener)
-        with self.changes() as transaction:
+        with self._counting_refusals(table), self.changes() as transaction:
             parts = (self._stamped(table, part) for part in copy.tables(paths))
             count = transaction.append_all(table, parts)
         skipped = f" (skipped {copy.skipped})" if copy.skipped else ""
-        return Result(f"COPY{skipped} {count}")
+        return Result(f"COPY{skipped}{self._late()} {count}")
 
     @_run.register
     def _copy_to(self, statement: st.CopyTo, parameters: Any) -> Result:
@@ -437,7 +396,7 @@ class Engine:
 
     @_run.register
     def _advance(self, statement: st.Advance, _: Any) -> Result:
-        stream = self._target(statement.stream, ObjectKind.STREAM)
+        stream = self.target(statement.stream, *STREAMING)
         try:
             self.advance(stream.name, statement.to)
         except MillstreamError as error:
@@ -447,25 +406,29 @@ class Engine:
 
     def advance(self, name: str, to: int | str | datetime) -> None:
         """No row older than `to` will come: move the stream's watermark on."""
-        if self._transaction is not None:
+        if self.transaction is not None:
             raise StatementError(
                 Condition.TRANSACTION_STATE,
                 "ADVANCE cannot be part of a transaction",
                 hint="COMMIT first: what is advanced past cannot be taken back.",
             )
-        stream = self._target(st.Name(name), ObjectKind.STREAM)
+        stream = self.target(st.Name(name), *STREAMING)
         time, delay = define.time_value(stream, to)
 
         def work(commit: Commit) -> None:
             state = streams.state_of(commit, stream.id)
             define.check_forward(stream, state.watermark(delay), time)
             streams.save(commit, stream.id, define.advanced(state, time))
+            if stream.period is not None:
+                # The content changes with the time, so it is another version.
+                commit.changed(f"deleted_from_table:{stream.id}")
 
         self.lake.catalog.commit(work)
+        self.lake.committed([Written(stream, 0, 0, 0)])
 
     @_run.register
     def _begin(self, _: st.Begin, __: Any) -> Result:
-        if self._transaction is not None:
+        if self.transaction is not None:
             raise StatementError(
                 Condition.TRANSACTION_STATE,
                 "a transaction is open already",
@@ -476,8 +439,10 @@ class Engine:
 
     @_run.register
     def _commit(self, _: st.Commit, __: Any) -> Result:
-        self._end_transaction().commit()
-        return Result("COMMIT")
+        ended = self._end_transaction()
+        ended.commit()
+        self._local.late = ended.late_rows
+        return Result(f"COMMIT{self._late()}")
 
     @_run.register
     def _rollback(self, _: st.Rollback, __: Any) -> Result:
@@ -485,7 +450,7 @@ class Engine:
         return Result("ROLLBACK")
 
     def _end_transaction(self) -> Transaction:
-        found = self._transaction
+        found = self.transaction
         if found is None:
             raise StatementError(Condition.TRANSACTION_STATE, "no transaction is open", hint="BEGIN starts one.")
         self._local.transaction = None
@@ -493,7 +458,7 @@ class Engine:
 
     @_run.register
     def _show(self, statement: st.Show, _: Any) -> Result:
-        shown = describe.show(statement, self.lake, self._reader(), self._jobs())
+        shown = describe.show(statement, self.lake, self._reader(), self._jobs(), self.settings.shown())
         return Result("SHOW", table=shown)
 
     def _jobs(self) -> list[tuple[str, int, int, str | None]]:
@@ -510,7 +475,7 @@ class Engine:
         table = find_named(statement.name, self._tables())
         if not statement.extended:
             return Result("DESCRIBE", table=describe.table(table))
-        return Result("DESCRIBE", table=describe.extended(table, self._reader()))
+        return Result("DESCRIBE", table=describe.extended(table, self._reader(), self.lake))
 
     @_run.register
     def _explain(self, statement: st.Explain, parameters: Any) -> Result:
@@ -525,48 +490,13 @@ class Engine:
 
     @_run.register
     def _set(self, statement: st.SetOption, _: Any) -> Result:
-        raise StatementError(
-            Condition.UNKNOWN_OPTION,
-            f"no setting {statement.name.text!r}",
-            hint=did_you_mean(statement.name.text, SETTINGS) or "There are no settings yet.",
-            span=statement.name.span,
-        )
+        self.settings.set(statement.name, statement.value)
+        return Result("SET")
 
     def close(self) -> None:
-        if self._transaction is not None:
+        if self.transaction is not None:
             self._end_transaction().rollback()
         self.relations.close()
-
-
-SETTINGS: tuple[str, ...] = ()
-
-
-PLAIN = (bool, int, float, Decimal, str, bytes, date, NoneType)
-MOST_DIGITS = 38
-
-
-def checked_parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters as Spark takes them, if all are values that SQL knows."""
-    return {name: _checked_parameter(name, value) for name, value in given.items()}
-
-
-def _checked_parameter(name: str, value: Any) -> Any:
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        value = Decimal(value)
-    if isinstance(value, PLAIN) and _is_representable(value):
-        return value
-    raise StatementError(
-        Condition.INVALID_ARGUMENT,
-        f"the parameter :{name} has a value that SQL does not know",
-        detail=f"It is a {type(value).__name__}.",
-        hint="Give a number of up to 38 digits, text, bytes, a date, a datetime, a bool or None.",
-    )
-
-
-def _is_representable(value: Any) -> bool:
-    if isinstance(value, Decimal):
-        return value.is_finite() and len(value.as_tuple().digits) <= MOST_DIGITS
-    return not isinstance(value, str) or value.isascii() or not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def insertable(table: TableInfo) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ class Condition(StrEnum):
     NOT_SUPPORTED = "NOT_SUPPORTED"
     UNKNOWN_TABLE = "UNKNOWN_TABLE"
     UNKNOWN_COLUMN = "UNKNOWN_COLUMN"
+    UNKNOWN_INDEX = "UNKNOWN_INDEX"
     UNKNOWN_FUNCTION = "UNKNOWN_FUNCTION"
     UNKNOWN_TYPE = "UNKNOWN_TYPE"
     UNKNOWN_OPTION = "UNKNOWN_OPTION"
@@ -44,6 +45,8 @@ class Condition(StrEnum):
     RESERVED_NAME = "RESERVED_NAME"
     WRONG_KIND = "WRONG_KIND"
     WRONG_ARITY = "WRONG_ARITY"
+    NOT_INDEXABLE = "NOT_INDEXABLE"
+    IN_USE = "IN_USE"
     INVALID_TIME_COLUMN = "INVALID_TIME_COLUMN"
     INVALID_INTERVAL = "INVALID_INTERVAL"
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
@@ -146,7 +149,9 @@ class StatementError(MillstreamError):
 
 
 class DataError(MillstreamError):
-    """The rows or files given are at fault."""
+    """The rows or files given are at fault; `refused_rows` came into a stream without a time."""
+
+    refused_rows: int = 0
 
 
 class MachineError(MillstreamError):

@@ -8,7 +8,7 @@ they are called in SQL. Sub-modules of other layers map them on to their own wor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 ARRIVAL_TIME = "arrival_time"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 ROW_ID_COLUMN = "_ducklake_internal_row_id"
 
 SCALAR_NAMES: dict[pa.DataType, str] = {
@@ -37,6 +38,14 @@ SCALAR_NAMES: dict[pa.DataType, str] = {
     TIMESTAMP: "TIMESTAMP",
     TIMESTAMP_NTZ: "TIMESTAMP_NTZ",
 }
+
+
+def instant(moment: int | datetime) -> int:
+    """A time as streams count it: the number itself, or microseconds (in UTC unless it says otherwise)."""
+    if isinstance(moment, int):
+        return moment
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - EPOCH) // timedelta(microseconds=1)
 
 
 class ObjectKind(StrEnum):

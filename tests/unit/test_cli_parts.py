@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
+import queue
+import signal
 import threading
 
 import pytest
@@ -133,6 +134,25 @@ def test_columns_behind_an_alias_are_offered(offered):
     assert offered("SELECT flights.c") == ["carrier"]
 
 
+def test_valid_offers_streaming_tables_and_their_aliases(offered):
+    assert offered("SELECT VALID(") == ["reports"]
+    assert offered("SELECT * FROM reports AS p WHERE VALID(") == ["p", "reports"]
+    assert offered("SELECT * FROM calls c JOIN reports r WHERE valid( r") == ["r", "reports"]
+    assert offered("DELETE FROM reports WHERE VALID(") == ["reports"]
+
+
+def test_settings_and_their_values_are_offered(offered):
+    assert offered("SET ") == ["use_indexes"]
+    assert offered("set USE") == ["use_indexes"]
+    assert offered("SET use_indexes = ") == ["on", "off"]
+    assert offered("SET use_indexes TO of") == ["off"]
+    assert offered("SET other = o") == []
+
+
+def test_set_of_an_update_offers_columns(offered):
+    assert offered("UPDATE reports SET s")[0] == "spd"
+
+
 def test_a_name_that_is_no_bare_word_is_quoted(offered):
     assert offered("SELECT flights.d") == ["`dep delay`"]
 
@@ -238,10 +258,15 @@ def test_a_report_after_the_statement_is_ignored():
     Activity(terminal()).report(Progress("late", 1, 1, "rows"))
 
 
+def press_ctrl_c() -> None:
+    """The signal to the main thread itself: one to the process may be taken by a thread that does not wake it."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
 def interrupted(times: int, ended: threading.Event) -> None:
     """Press Ctrl-C, then wait for the statement to be ended."""
     for _ in range(times):
-        os.kill(os.getpid(), 2)
+        press_ctrl_c()
     ended.wait(10)
     raise RuntimeError("cancelled")
 
@@ -256,7 +281,7 @@ def test_a_call_that_ends_well_in_spite_of_ctrl_c_gives_its_result():
     ended = threading.Event()
 
     def finishes() -> int:
-        os.kill(os.getpid(), 2)
+        press_ctrl_c()
         ended.wait(10)
         return 42
 
@@ -265,22 +290,24 @@ def test_a_call_that_ends_well_in_spite_of_ctrl_c_gives_its_result():
 
 
 def test_a_third_ctrl_c_gives_up():
-    ended, pressed, said, left = threading.Event(), threading.Semaphore(0), [], []
+    ended, said, left = threading.Event(), [], []
+    # A handler may interrupt itself, which a semaphore does not survive.
+    pressed: queue.SimpleQueue[int] = queue.SimpleQueue()
     cancelled: list[int] = []
 
     def cancel() -> None:
         cancelled.append(1)
-        pressed.release()
+        pressed.put(1)
 
     def stubborn() -> None:
         for _ in range(3):
-            os.kill(os.getpid(), 2)
-            pressed.acquire(timeout=10)
+            press_ctrl_c()
+            pressed.get(timeout=10)
         ended.wait(10)
 
     def leave(code: int) -> None:
         left.append(code)
-        pressed.release()
+        pressed.put(1)
         ended.set()
 
     with Worker(said.append, leave) as worker:

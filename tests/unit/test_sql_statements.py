@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -88,10 +89,8 @@ OTHERS = [
     ("DROP INDEX i", s.Drop, {"kind": ObjectKind.INDEX, "name": "i"}),
     ("DROP RECEPTOR r", s.Drop, {"kind": ObjectKind.RECEPTOR, "name": "r"}),
     ("DROP EMITTER e", s.Drop, {"kind": ObjectKind.EMITTER, "name": "e"}),
-    ("ALTER TABLE t ADD COLUMN x INT", s.AlterTable,
-     {"kind": ObjectKind.TABLE, "name": "t", "action": "ADD COLUMN x INT"}),
-    ("ALTER STREAMING TABLE t SET RANGE INTERVAL '1' DAY", s.AlterTable,
-     {"kind": ObjectKind.STREAMING_TABLE, "name": "t", "action": "SET RANGE INTERVAL '1' DAY"}),
+    ("DROP INDEX IF EXISTS i ON main.t", s.Drop,
+     {"kind": ObjectKind.INDEX, "name": "i", "if_exists": True, "table": "t"}),
     ("INSERT INTO t VALUES (1, 'a'), (2, NULL)", s.Insert, {"table": "t", "source": "VALUES (1, 'a'), (2, NULL)"}),
     ("INSERT INTO TABLE main.t (a, `b c`) SELECT * FROM u", s.Insert,
      {"table": "t", "source": "SELECT * FROM u", "columns": ("a", "b c")}),
@@ -162,6 +161,83 @@ def test_the_spans_of_names_cover_them(sql: str) -> None:
             if isinstance(name, s.Name):
                 written = sql[name.span.start : name.span.end].lower().removeprefix("main.").strip("`")
                 assert written == name.text.lower()
+
+
+ADDED = [
+    ("ALTER TABLE t ADD COLUMN a INT", ObjectKind.TABLE, (A,), ("a",), False),
+    ("alter table main.t add columns (a int, ts timestamp)", ObjectKind.TABLE, (A, TS), ("a", "ts"), False),
+    ("ALTER STREAM t ADD COLUMN a INT, `ts` TIMESTAMP", ObjectKind.STREAM, (A, TS), ("a", "`ts`"), False),
+    ("ALTER FOREIGN TABLE t ADD COLUMN (a INT)", ObjectKind.STREAM, (A,), ("a",), False),
+    (
+        "ALTER STREAMING TABLE t ADD COLUMN IF NOT EXISTS a INT NULL",
+        ObjectKind.STREAMING_TABLE,
+        (A,),
+        ("a",),
+        True,
+    ),
+    (
+        "ALTER TABLE t ADD COLUMNS a INT COMMENT 'x, y'",
+        ObjectKind.TABLE,
+        (replace(A, comment="x, y"),),
+        ("a",),
+        False,
+    ),
+    (
+        "ALTER TABLE t ADD COLUMN a STRUCT<b: INT NOT NULL>",
+        ObjectKind.TABLE,
+        (Column("a", pa.struct([pa.field("b", pa.int32())])),),
+        ("a",),
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("sql", "kind", "columns", "written", "if_not_exists"), ADDED)
+def test_added_columns_are_read_with_their_places(
+    sql: str, kind: ObjectKind, columns: tuple[Column, ...], written: tuple[str, ...], if_not_exists: bool
+) -> None:
+    statement = parse_one(sql)
+    assert isinstance(statement, s.AlterTable)
+    assert (statement.kind, statement.name.text, statement.text) == (kind, "t", sql)
+    action = statement.action
+    assert isinstance(action, s.AddColumns)
+    assert (action.columns, action.if_not_exists) == (columns, if_not_exists)
+    assert tuple(n.text for n in action.names) == tuple(c.name for c in columns)
+    assert tuple(sql[n.span.start : n.span.end] for n in action.names) == written
+
+
+@pytest.mark.parametrize(
+    ("written", "period"),
+    [("INTERVAL '1' DAY", DAY), ("INTERVAL 300", Duration(300, is_number=True)), ("unbounded", None)],
+)
+def test_a_range_is_read_with_its_place(written: str, period: Duration | None) -> None:
+    altered = parse_one(f"ALTER STREAMING TABLE t SET RANGE {written}")
+    assert isinstance(altered, s.AlterTable)
+    assert isinstance(altered.action, s.SetRange)
+    assert altered.action.period == period
+    created = parse_one(f"CREATE STREAMING TABLE t (a INT) TIMESTAMP BY a RANGE {written} COMMENT 'x'")
+    assert isinstance(created, s.CreateStreamingTable)
+    assert created.period == period
+    for statement, span in ((altered, altered.action.span), (created, created.period_span)):
+        assert statement.text[span.start : span.end] == written
+
+
+@pytest.mark.parametrize("statement", ["ALTER STREAMING TABLE t SET", "CREATE STREAMING TABLE t (a INT)"])
+@pytest.mark.parametrize(
+    "interval",
+    [
+        "INTERVAL 0", "INTERVAL -5", "INTERVAL - 5", "INTERVAL '0' DAY", "INTERVAL '-5' DAY", "INTERVAL -5 DAY",
+        "INTERVAL -'5' DAY", "INTERVAL '-1 02:00' DAY TO MINUTE", "INTERVAL '-5 days'", "INTERVAL 0 SECONDS",
+        "INTERVAL '0.0000001' SECOND", "INTERVAL '99999999999999' DAY", "INTERVAL 9223372036854775808",
+    ],
+)  # fmt: skip
+def test_a_range_is_longer_than_zero_and_fits(statement: str, interval: str) -> None:
+    sql = f"{statement} RANGE {interval}"
+    with pytest.raises(StatementError) as caught:
+        parse_one(sql)
+    assert caught.value.condition == "INVALID_INTERVAL"
+    assert caught.value.span is not None
+    assert sql[caught.value.span.start : caught.value.span.end] == interval
 
 
 @pytest.mark.parametrize(
@@ -384,6 +460,32 @@ REFUSED = [
     ("COPY t FROM 'f.csv' CSV JSON", "INVALID_ARGUMENT", "JSON", "once"),
     ("COPY t FROM STDIN", "NOT_SUPPORTED", "STDIN", "file"),
     ("COPY (SELECT 1 TO 'f.csv'", "SYNTAX_ERROR", "(", "Close"),
+    ("ALTER TABLE t DROP COLUMN a", "NOT_SUPPORTED", "DROP COLUMN", "ADD COLUMN"),
+    ("ALTER TABLE t RENAME TO u", "NOT_SUPPORTED", "RENAME TO", "SET RANGE"),
+    ("ALTER TABLE t ADD a INT", "NOT_SUPPORTED", "ADD a", "ADD COLUMN"),
+    ("ALTER TABLE t SET TBLPROPERTIES ('a' = 'b')", "NOT_SUPPORTED", "SET TBLPROPERTIES", "SET RANGE"),
+    ("ALTER TABLE t COMPACT", "NOT_SUPPORTED", "COMPACT", "ADD COLUMN"),
+    ("ALTER VIEW v AS SELECT 1", "NOT_SUPPORTED", "VIEW", "ADD COLUMN"),
+    ("ALTER CONTINUOUS QUERY q SET RANGE UNBOUNDED", "NOT_SUPPORTED", "CONTINUOUS QUERY", "CREATE"),
+    ("ALTER INDEX i ADD COLUMN a INT", "NOT_SUPPORTED", "INDEX", "ADD COLUMN"),
+    ("ALTER TABEL t ADD COLUMN a INT", "SYNTAX_ERROR", "TABEL", "TABLE"),
+    ("ALTER TABLE t ADD COLUMN a INT NOT NULL", "INVALID_ARGUMENT", "NOT NULL", "Leave"),
+    (
+        "ALTER TABLE t ADD COLUMN a ARRAY<STRUCT<b: INT NOT  NULL>> NOT NULL",
+        "INVALID_ARGUMENT",
+        "NOT NULL",
+        "Leave",
+    ),
+    ("ALTER TABLE t ADD COLUMNS (a INT, b INT COMMENT 'x' NOT NULL)", "INVALID_ARGUMENT", "NOT NULL", "Leave"),
+    ("ALTER TABLE t ADD COLUMNS (a INT, A INT)", "DUPLICATE_COLUMN", "A", "own name"),
+    ("ALTER TABLE t ADD COLUMN a INT FIRST", "NOT_SUPPORTED", "FIRST", "Leave"),
+    ("ALTER TABLE t ADD COLUMN (a INT AFTER b)", "NOT_SUPPORTED", "AFTER", "Leave"),
+    ("ALTER TABLE t ADD COLUMN a INTT", "UNKNOWN_TYPE", "INTT", "INT"),
+    ("ALTER TABLE t ADD COLUMN a INT DEFAULT 5", "NOT_SUPPORTED", "DEFAULT", "INSERT"),
+    ("ALTER TABLE t ADD COLUMN a INT b", "SYNTAX_ERROR", "b", "Remove"),
+    ("ALTER TABLE t ADD COLUMN _ducklake_x INT", "RESERVED_NAME", "_ducklake_x", "another name"),
+    ("ALTER STREAMING TABLE t SET RANGE 300", "SYNTAX_ERROR", "300", None),
+    ("ALTER STREAMING TABLE t SET RANGE INTERVAL '1' MONTH", "INVALID_INTERVAL", "MONTH", "DAY"),
     ("ADVANCE s TO soon", "SYNTAX_ERROR", "soon", None),
     ("MERGE INTO t USING u ON a", "NOT_SUPPORTED", "MERGE", "INSERT"),
     ("COMMIT now", "SYNTAX_ERROR", "now", "Remove"),
@@ -414,7 +516,10 @@ def test_a_refused_statement_is_underlined_and_hinted(sql: str, condition: str, 
         "CREATE CONTINUOUS QUERY q AS", "DROP", "SHOW", "SHOW FILES",
         "DESCRIBE", "EXPLAIN", "SET a", "SET a =", "UPDATE t SET a = WHERE b", "UPDATE t", "DELETE FROM",
         "COPY t FROM",
-        "COPY", "ADVANCE s", "ADVANCE s TO", "REFRESH VIEW", "ALTER TABLE t", "CREATE INDEX i ON t",
+        "COPY", "ADVANCE s", "ADVANCE s TO", "REFRESH VIEW", "ALTER", "ALTER TABLE", "ALTER TABLE t",
+        "ALTER TABLE t ADD", "ALTER TABLE t SET", "ALTER TABLE t ADD COLUMN", "ALTER TABLE t ADD COLUMN a",
+        "ALTER TABLE t ADD COLUMNS (a INT", "ALTER TABLE t ADD COLUMNS ()", "ALTER TABLE t SET RANGE",
+        "CREATE INDEX i ON t",
         "CREATE RECEPTOR r INTO s", "DELETE FROM t WHERE", "SUBSCRIBE", "PAUSE", "START",
     ],
 )  # fmt: skip

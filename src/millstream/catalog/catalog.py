@@ -10,8 +10,9 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.catalog import files, inlined, layout, snapshots, stats, tables
+from millstream.catalog import files, indexes, inlined, layout, snapshots, stats, streams, tables
 from millstream.catalog.commits import Commit, CommitQueue, time_text
+from millstream.catalog.records import Moment
 from millstream.catalog.store import Store
 from millstream.errors import Condition, StatementError
 
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from millstream.catalog.commits import Receipt
-    from millstream.catalog.records import Snapshot, TableInfo, TableStats
+    from millstream.catalog.records import IndexInfo, Snapshot, TableInfo, TableStats
     from millstream.catalog.store import Connection
     from millstream.clock import Clock
 
 T = TypeVar("T")
 Tables = dict[str, "TableInfo"]
+Indexes = dict[str, "IndexInfo"]
 CACHED_SCHEMA_VERSIONS = 64
 
 
@@ -37,18 +39,18 @@ class Catalog:
         self.read_only = read_only
         self._clock = clock
         self._store = Store(path, read_only=read_only)
-        self._tables: dict[int, Tables] = {}
+        self._definitions: dict[int, tuple[Tables, Indexes]] = {}
         self._stats: dict[int, TableStats] = {}
         self._pins: dict[int, int] = {}
         self._lock = threading.Lock()
         self._queue = CommitQueue(self._transact)
         try:
-            self._current = self._prepare(str(data_path.absolute()) + "/")
+            self._now = self._prepare(str(data_path.absolute()) + "/")
         except BaseException:
             self._store.close()
             raise
 
-    def _prepare(self, data_path: str) -> Snapshot:
+    def _prepare(self, data_path: str) -> Moment:
         if not self.read_only:
             with self._store.write() as connection:
                 if layout.is_empty(connection):
@@ -58,7 +60,7 @@ class Catalog:
                     layout.set_data_path(connection, data_path)
         with self._store.read() as connection:
             layout.check_current(connection)
-            return snapshots.newest(connection)
+            return _moment(connection)
 
     def close(self) -> None:
         self._queue.close()
@@ -71,12 +73,17 @@ class Catalog:
             yield connection
 
     @property
-    def current(self) -> Snapshot:
-        """The newest committed snapshot."""
+    def now(self) -> Moment:
+        """The newest committed snapshot and the streams' states that belong to it."""
         if self.read_only:
             with self.read() as connection:
-                return snapshots.newest(connection)
-        return self._current
+                return _moment(connection)
+        return self._now
+
+    @property
+    def current(self) -> Snapshot:
+        """The newest committed snapshot."""
+        return self.now.snapshot
 
     def snapshot(self, version: int | None = None, time: datetime | None = None) -> Snapshot:
         """The snapshot with this number, or the newest one at this time, or the current one."""
@@ -99,17 +106,23 @@ class Catalog:
 
     def tables(self, snapshot: Snapshot | None = None) -> Tables:
         """All tables and streams at a snapshot, by lower-case name."""
-        snapshot = snapshot or self.current
+        return self._defined(snapshot or self.current)[0]
+
+    def indexes(self, snapshot: Snapshot | None = None) -> Indexes:
+        """All value indices at a snapshot, by lower-case name."""
+        return self._defined(snapshot or self.current)[1]
+
+    def _defined(self, snapshot: Snapshot) -> tuple[Tables, Indexes]:
         with self._lock:
-            known = self._tables.get(snapshot.schema_version)
+            known = self._definitions.get(snapshot.schema_version)
         if known is not None:
             return known
         with self.read() as connection:
-            loaded = tables.load(connection, snapshot.id)
+            loaded = tables.load(connection, snapshot.id), indexes.load(connection, snapshot.id)
         with self._lock:
-            while len(self._tables) >= CACHED_SCHEMA_VERSIONS:
-                self._tables.pop(next(iter(self._tables)))
-            self._tables[snapshot.schema_version] = loaded
+            while len(self._definitions) >= CACHED_SCHEMA_VERSIONS:
+                self._definitions.pop(next(iter(self._definitions)))
+            self._definitions[snapshot.schema_version] = loaded
         return loaded
 
     def table_stats(self, table: TableInfo) -> TableStats:
@@ -145,7 +158,7 @@ class Catalog:
 
     def _transact(self, run: Callable[[Commit], None]) -> None:
         with self._store.write() as connection:
-            commit = Commit(connection, self._current, self._clock.now())
+            commit = Commit(connection, self._now.snapshot, self._clock.now())
             commit.table_stats = dict(self._stats)
             run(commit)
             for table_id, after in commit.table_stats.items():
@@ -153,7 +166,7 @@ class Catalog:
                 if before is not after:
                     stats.save(connection, table_id, before, after)
             snapshot = commit.finish()
-        self._current = snapshot
+        self._now = Moment(snapshot, {**self._now.streams, **commit.stream_states})
         self._stats = commit.table_stats
 
     def maintain(self, work: Callable[[Connection], T]) -> T:
@@ -188,3 +201,7 @@ class Catalog:
     def oldest_pin(self) -> int | None:
         with self._lock:
             return min(self._pins, default=None)
+
+
+def _moment(connection: Connection) -> Moment:
+    return Moment(snapshots.newest(connection), streams.load_all(connection))

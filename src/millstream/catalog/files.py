@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millstream.catalog import stats, types
 from millstream.catalog.records import DataFile, Segment, TableInfo
 from millstream.errors import Condition, MachineError
+from millstream.schema import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,17 +15,44 @@ if TYPE_CHECKING:
     from millstream.catalog.commits import Commit
     from millstream.catalog.store import Connection
 
-COLUMNS = "data_file_id, path, record_count, file_size_bytes, row_id_start, begin_snapshot"
+COLUMNS = (
+    "f.data_file_id, f.path, f.record_count, f.file_size_bytes, f.row_id_start, f.begin_snapshot, 1, m.low, m.high"
+)
+LIVE = (
+    "f.table_id = ? AND f.begin_snapshot <= ? AND (f.end_snapshot IS NULL OR f.end_snapshot > ?)"
+    " ORDER BY f.row_id_start, f.data_file_id"
+)
+BEFORE_ALL, AFTER_ALL = -(2**63), 2**63 - 1
 
 
 def live(connection: Connection, table_id: int, snapshot_id: int) -> list[DataFile]:
     """The table's files at the snapshot, in row id order."""
     rows = connection.execute(
-        f"SELECT {COLUMNS} FROM ducklake_data_file WHERE table_id = ? AND begin_snapshot <= ?"
-        " AND (end_snapshot IS NULL OR end_snapshot > ?) ORDER BY row_id_start, data_file_id",
+        f"SELECT {COLUMNS} FROM ducklake_data_file f"
+        f" LEFT JOIN millstream_segment m ON m.data_file_id = f.data_file_id WHERE {LIVE}",
         (table_id, snapshot_id, snapshot_id),
     )
     return [DataFile(*row) for row in rows]
+
+
+def overlapping(
+    connection: Connection, table_id: int, snapshot_id: int, low: int = BEFORE_ALL, high: int = AFTER_ALL
+) -> list[DataFile]:
+    """The files of a streaming table that hold times from `low` to `high`: the interval index."""
+    rows = connection.execute(
+        f"SELECT {COLUMNS} FROM millstream_segment m JOIN ducklake_data_file f ON f.data_file_id = m.data_file_id"
+        f" WHERE m.table_id = ? AND m.high >= ? AND m.low <= ? AND {LIVE}",
+        (table_id, max(low, BEFORE_ALL), min(high, AFTER_ALL), table_id, snapshot_id, snapshot_id),
+    )
+    return [DataFile(*row) for row in rows]
+
+
+def count(connection: Connection, table_id: int, snapshot_id: int) -> int:
+    """How many files the table has at the snapshot."""
+    row = connection.execute(
+        f"SELECT count(*) FROM ducklake_data_file f WHERE {LIVE}", (table_id, snapshot_id, snapshot_id)
+    ).fetchone()
+    return int(row[0])
 
 
 def add(commit: Commit, table: TableInfo, segments: Sequence[Segment], *, moved: bool = False) -> int:
@@ -72,6 +100,7 @@ def _add_one(commit: Commit, table: TableInfo, segment: Segment, row_id_start: i
             row_id_start,
         ),
     )
+    _add_time(commit, table, segment, file_id)
     commit.connection.executemany(
         "INSERT INTO ducklake_file_column_stats (data_file_id, table_id, column_id, value_count, null_count,"
         " min_value, max_value, contains_nan) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -89,6 +118,14 @@ def _add_one(commit: Commit, table: TableInfo, segment: Segment, row_id_start: i
             for column_id, s in segment.columns.items()
         ],
     )
+
+
+def _add_time(commit: Commit, table: TableInfo, segment: Segment, file_id: int) -> None:
+    """Enter a streaming table's segment into its interval index."""
+    if table.kind is not ObjectKind.STREAMING_TABLE:
+        return
+    low, high = segment.times(table)
+    commit.connection.execute("INSERT INTO millstream_segment VALUES (?, ?, ?, ?)", (file_id, table.id, low, high))
 
 
 def end(commit: Commit, table: TableInfo, file_ids: Iterable[int]) -> None:

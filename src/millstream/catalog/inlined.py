@@ -63,6 +63,21 @@ def insert(
     return len(rows)
 
 
+def move(commit: Commit, table: TableInfo, wider: TableInfo) -> None:
+    """Move the rows there are to the side table of a version with more columns, which are null in them."""
+    if table.inlined_table is None or wider.inlined_table is None:
+        return
+    names = ", ".join(identifier(c.name) for c in table.schema.columns)
+    commit.connection.execute(
+        f"INSERT INTO {wider.inlined_table} (row_id, begin_snapshot, {names})"
+        f" SELECT row_id, ?, {names} FROM {table.inlined_table} WHERE end_snapshot IS NULL",
+        (commit.snapshot_id,),
+    )
+    commit.connection.execute(
+        f"UPDATE {table.inlined_table} SET end_snapshot = ? WHERE end_snapshot IS NULL", (commit.snapshot_id,)
+    )
+
+
 def live(
     connection: Connection, table: TableInfo, snapshot_id: int, first_row_id: int = 0
 ) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.store import Connection
 
-FORMAT = 1
+FORMAT = 2
 DUCKLAKE_VERSION = "1.0"
 
 DUCKLAKE_TABLES = """
@@ -92,6 +92,20 @@ CREATE INDEX millstream_column_stats ON ducklake_table_column_stats (table_id);
 CREATE INDEX millstream_snapshot_time ON ducklake_snapshot (snapshot_time);
 """
 
+FORMAT_2 = """
+ALTER TABLE millstream_stream ADD COLUMN refused_rows BIGINT NOT NULL DEFAULT 0;
+CREATE TABLE millstream_segment (data_file_id BIGINT PRIMARY KEY, table_id BIGINT NOT NULL, low BIGINT NOT NULL,
+  high BIGINT NOT NULL);
+CREATE INDEX millstream_segment_time ON millstream_segment (table_id, high, low);
+CREATE TABLE millstream_index (index_id BIGINT PRIMARY KEY, index_name VARCHAR NOT NULL, table_id BIGINT NOT NULL,
+  column_id BIGINT NOT NULL, method VARCHAR NOT NULL, begin_snapshot BIGINT NOT NULL, end_snapshot BIGINT);
+CREATE TABLE millstream_index_copy (index_id BIGINT NOT NULL, data_file_id BIGINT NOT NULL, path VARCHAR NOT NULL,
+  file_size_bytes BIGINT NOT NULL, row_groups VARCHAR NOT NULL, PRIMARY KEY (index_id, data_file_id));
+CREATE INDEX millstream_index_copy_by_file ON millstream_index_copy (data_file_id);
+CREATE TABLE millstream_discarded_copy (path VARCHAR PRIMARY KEY);
+"""
+"""Streaming tables: the time of each of their segments, value indices and the sorted copies they consist of."""
+
 
 def is_empty(connection: Connection) -> bool:
     """Whether nothing was ever committed to this database file: a crash may leave it like that."""
@@ -100,8 +114,7 @@ def is_empty(connection: Connection) -> bool:
 
 def create(connection: Connection, now: str, data_path: str) -> None:
     """An empty catalogue: snapshot 0 with the schema `main`."""
-    for statement in (DUCKLAKE_TABLES + MILLSTREAM_TABLES).split(";"):
-        connection.execute(statement)
+    _run(connection, DUCKLAKE_TABLES + MILLSTREAM_TABLES + FORMAT_2)
     connection.executemany(
         "INSERT INTO ducklake_metadata (key, value) VALUES (?, ?)",
         [
@@ -120,6 +133,12 @@ def create(connection: Connection, now: str, data_path: str) -> None:
     connection.execute(
         "INSERT INTO ducklake_schema VALUES (0, ?, 0, NULL, 'main', 'main/', 1)", (str(uuid.uuid4()),)
     )
+
+
+def _run(connection: Connection, script: str) -> None:
+    """Run statements one by one inside the caller's transaction, which `executescript` would end."""
+    for statement in script.split(";"):
+        connection.execute(statement)
 
 
 def set_data_path(connection: Connection, data_path: str) -> None:
@@ -144,8 +163,8 @@ def format_version(connection: Connection) -> int:
     return int(row[0])
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
-"""From the format version of the key to the next; empty while there is only one format."""
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: lambda connection: _run(connection, FORMAT_2)}
+"""From the format version of the key to the next."""
 
 
 def upgrade(connection: Connection) -> None:

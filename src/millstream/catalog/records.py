@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from millstream.catalog import types
-from millstream.schema import Column, Duration, ObjectKind, Schema, is_nested
+from millstream.schema import Column, Duration, ObjectKind, Schema, instant, is_nested
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
 INLINE_SYSTEM_COLUMNS = frozenset({"row_id", "begin_snapshot", "end_snapshot"})
@@ -51,6 +53,12 @@ class TableInfo:
     schema_version: int
     time: StreamTime | None = None
     comment: str | None = None
+    period: Duration | None = None
+    """How long a streaming table keeps its rows; None for ever."""
+
+    @property
+    def time_column_id(self) -> int | None:
+        return None if self.time is None else self.column_ids[self.schema.names.index(self.time.column)]
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -87,6 +95,14 @@ class ColumnStats:
             high=_extreme(max, self.high, other.high),
             has_nan=self.has_nan if other.has_nan is None else bool(self.has_nan) or other.has_nan,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A snapshot, and where every stream was when it was the newest."""
+
+    snapshot: Snapshot
+    streams: Mapping[int, StreamState]
 
 
 def _extreme(pick: Any, left: Any, right: Any) -> Any:
@@ -127,12 +143,18 @@ class Segment:
     columns: dict[int, ColumnStats]
     row_id_start: int | None = None
 
+    def times(self, table: TableInfo) -> tuple[int, int]:
+        """The bounds of its time column, which has no nulls."""
+        stats = self.columns[table.time_column_id or 0]
+        return instant(stats.low), instant(stats.high)
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file of a snapshot; one that a transaction has staged has a negative id.
 
-    Rows that are new in a transaction have no row ids before it commits.
+    Rows that are new in a transaction have no row ids before it commits. `low` and `high` are the bounds of
+    the time column of a streaming table.
     """
 
     id: int
@@ -142,6 +164,45 @@ class DataFile:
     row_id_start: int
     begin_snapshot: int
     has_row_ids: bool = True
+    low: int | None = None
+    high: int | None = None
+
+
+class IndexMethod(StrEnum):
+    """What an index serves: HASH equality and IN, BTREE ranges too."""
+
+    BTREE = "BTREE"
+    HASH = "HASH"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """A value index: one column of one table."""
+
+    id: int
+    name: str
+    table_id: int
+    column_id: int
+    method: IndexMethod
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Some rows of an index copy: how many, and what is known of the indexed column in them."""
+
+    rows: int
+    stats: ColumnStats
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCopy:
+    """A data file's rows once more, sorted by the indexed column; lives as long as the file does."""
+
+    index_id: int
+    file_id: int
+    path: str
+    bytes: int
+    groups: tuple[RowGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +214,7 @@ class StreamState:
     late_rows: int = 0
     received_rows: int = 0
     dropped_to: int = 0
+    refused_rows: int = 0
 
     def watermark(self, delay: int) -> int | None:
         """The largest time seen minus the delay, or what ADVANCE said if that is larger."""

@@ -90,6 +90,11 @@ def forget_files(connection: Connection, condition: str, arguments: tuple[Any, .
             arguments,
         )
         connection.execute(
+            "DELETE FROM millstream_segment WHERE data_file_id IN"
+            f" (SELECT data_file_id FROM ducklake_data_file f WHERE f.{condition})",
+            arguments,
+        )
+        connection.execute(
             "DELETE FROM ducklake_data_file WHERE data_file_id IN"
             f" (SELECT data_file_id FROM ducklake_data_file f WHERE f.{condition})",
             arguments,

@@ -13,12 +13,13 @@ from millstream.catalog.records import ColumnStats, TableInfo, TableStats
 from millstream.schema import is_nested
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
     from millstream.catalog.store import Connection
 
+FEW_FILES = 400
 ColumnTypes = dict[int, "pa.DataType"]
 
 
@@ -111,20 +112,28 @@ def _bounds(stats: ColumnStats) -> tuple[int, int | None, str | None, str | None
 
 
 def of_files(
-    connection: Connection, table: TableInfo, snapshot_id: int, columns: Iterable[int] | None = None
+    connection: Connection,
+    table: TableInfo,
+    snapshot_id: int,
+    columns: Iterable[int] | None = None,
+    file_ids: Sequence[int] = (),
 ) -> dict[int, dict[int, ColumnStats]]:
-    """Per live file and column what the file holds; only for `columns` if given."""
+    """Per live file and column what the file holds; only for `columns` if given.
+
+    Few `file_ids` are looked up one by one; with many, or none, all live files are read.
+    """
     known = column_types(table)
     wanted = [c for c in (known if columns is None else columns) if c in known]
     marks = ",".join("?" * len(wanted))
+    few = file_ids if len(file_ids) <= FEW_FILES else ()
     rows = connection.execute(
         "SELECT s.data_file_id, s.column_id, s.value_count, s.null_count, s.min_value, s.max_value,"
         " s.contains_nan FROM ducklake_file_column_stats s"
         " JOIN ducklake_data_file f ON f.data_file_id = s.data_file_id"
         " WHERE f.table_id = ? AND f.begin_snapshot <= ?"
         " AND (f.end_snapshot IS NULL OR f.end_snapshot > ?)"
-        f" AND s.table_id = ? AND s.column_id IN ({marks})",
-        (table.id, snapshot_id, snapshot_id, table.id, *wanted),
+        f" AND s.table_id = ? AND s.column_id IN ({marks}){_only(few)}",
+        (table.id, snapshot_id, snapshot_id, table.id, *wanted, *few),
     )
     found: dict[int, dict[int, ColumnStats]] = {}
     for file_id, column_id, values, nulls, low, high, has_nan in rows:
@@ -133,3 +142,7 @@ def of_files(
             values, nulls, types.decode(type_, low), types.decode(type_, high), has_nan and bool(has_nan)
         )
     return found
+
+
+def _only(file_ids: Sequence[int]) -> str:
+    return f" AND s.data_file_id IN ({','.join('?' * len(file_ids))})" if file_ids else ""

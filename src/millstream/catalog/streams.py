@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from millstream.catalog.commits import Commit
     from millstream.catalog.store import Connection
 
-COLUMNS = "max_time, advanced_to, late_rows, received_rows, dropped_to"
+COLUMNS = "max_time, advanced_to, late_rows, received_rows, dropped_to, refused_rows"
 
 
 def create(commit: Commit, table_id: int) -> None:
     commit.connection.execute(
-        f"INSERT INTO millstream_stream (table_id, {COLUMNS}) VALUES (?, NULL, NULL, 0, 0, 0)", (table_id,)
+        f"INSERT INTO millstream_stream (table_id, {COLUMNS}) VALUES (?, NULL, NULL, 0, 0, 0, 0)", (table_id,)
     )
+    commit.stream_states[table_id] = StreamState()
 
 
 def drop(commit: Commit, table_id: int) -> None:
@@ -32,6 +33,11 @@ def drop(commit: Commit, table_id: int) -> None:
 def load(connection: Connection, table_id: int) -> StreamState:
     row = connection.execute(f"SELECT {COLUMNS} FROM millstream_stream WHERE table_id = ?", (table_id,)).fetchone()
     return StreamState() if row is None else StreamState(*row)
+
+
+def load_all(connection: Connection) -> dict[int, StreamState]:
+    rows = connection.execute(f"SELECT table_id, {COLUMNS} FROM millstream_stream")
+    return {table_id: StreamState(*rest) for table_id, *rest in rows}
 
 
 def state_of(commit: Commit, table_id: int) -> StreamState:
@@ -45,13 +51,19 @@ def save(commit: Commit, table_id: int, state: StreamState) -> None:
     commit.stream_states[table_id] = state
     commit.connection.execute(
         "UPDATE millstream_stream SET max_time = ?, advanced_to = ?, late_rows = ?, received_rows = ?,"
-        " dropped_to = ? WHERE table_id = ?",
+        " dropped_to = ?, refused_rows = ? WHERE table_id = ?",
         (*astuple(state), table_id),
     )
 
 
 def dropped(commit: Commit, table_id: int, below_row_id: int) -> None:
     save(commit, table_id, replace(state_of(commit, table_id), dropped_to=below_row_id))
+
+
+def refused(commit: Commit, table_id: int, rows: int) -> None:
+    """Count rows that were not taken in."""
+    state = state_of(commit, table_id)
+    save(commit, table_id, replace(state, refused_rows=state.refused_rows + rows))
 
 
 def set_consumer(commit: Commit, stream_id: int, name: str, position: int) -> None:

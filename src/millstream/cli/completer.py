@@ -14,6 +14,7 @@ from prompt_toolkit.document import Document
 
 from millstream.database import KEYWORDS
 from millstream.errors import MillstreamError
+from millstream.settings import USE_INDEXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ NAME_COMES_NEXT = re.compile(
     r"\s+[\w$]*$",
     re.IGNORECASE,
 )
+VALID = re.compile(r"\bvalid\s*\(\s*[\w$]*$", re.IGNORECASE)
+SET = re.compile(r"\s*set\s+(?:(\w+)\s*(?:=|\bto\b)\s*)?\w*$", re.IGNORECASE)
 
 
 class ShellCompleter(Completer):
@@ -84,6 +87,10 @@ class ShellCompleter(Completer):
         typed = word[0] if word else ""
         if qualifier := QUALIFIER.search(before):
             yield from self._matching(typed, self._columns_of(_bare(qualifier[1]), before))
+        elif setting := SET.match(before):
+            yield from self._matching(typed, _settings(setting[1]))
+        elif VALID.search(before):
+            yield from self._matching(typed, self._streaming(before))
         elif NAME_COMES_NEXT.search(before):
             yield from self._matching(typed, self._object_names())
             yield from self._keywords(typed)
@@ -120,11 +127,27 @@ class ShellCompleter(Completer):
         columns = {c: o.name for o in named for c in o.columns}
         return iter(columns.items())
 
+    def _streaming(self, text: str) -> Iterator[tuple[str, str]]:
+        """What VALID can name: the aliases of streaming tables in the text, then the tables themselves."""
+        names = [o.name for o in self._objects() if str(o.kind) == "streaming table"]
+        lower = {n.lower() for n in names}
+        aliases = {m[2]: m[1] for m in ALIASED.finditer(text) if _bare(m[1]).lower() in lower}
+        yield from ((_bare(a), n) for a, n in aliases.items() if a.upper() not in KEYWORDS)
+        yield from ((n, "streaming table") for n in names)
+
     def _columns_of(self, qualifier: str, text: str) -> Iterator[tuple[str, str]]:
         """The columns behind a name or an alias."""
         aliased = ((_bare(m[1]).lower(), _bare(m[2]).lower()) for m in ALIASED.finditer(text))
         wanted = {qualifier.lower(), *(name for name, alias in aliased if alias == qualifier.lower())}
         return ((c, o.name) for o in self._objects() if o.name.lower() in wanted for c in o.columns)
+
+
+def _settings(name: str | None) -> Iterator[tuple[str, str]]:
+    """The settings there are, or the values that one can have."""
+    if name is None:
+        yield USE_INDEXES, "setting"
+    elif name.lower() == USE_INDEXES:
+        yield from (("on", ""), ("off", ""))
 
 
 def _inside_quotes(text: str) -> bool:

@@ -85,10 +85,13 @@ def _misused(shortcut: Shortcut) -> StatementError:
     )
 
 
+def _quoted(name: str) -> str:
+    return name if name.startswith("`") else "`" + name.replace("`", "``") + "`"
+
+
 def _describe(context: Context, name: str) -> Outcome:
     if name:
-        quoted = name if name.startswith("`") else "`" + name.replace("`", "``") + "`"
-        return context.runner.run(Chunk(f"DESCRIBE {quoted}"))
+        return context.runner.run(Chunk(f"DESCRIBE {_quoted(name)}"))
     return _list(context)
 
 
@@ -115,6 +118,10 @@ def _views(context: Context, argument: str) -> Outcome:
     if argument:
         return _describe(context, argument)
     return _list(context, "view", "continuous view", "streaming view", "continuous query")
+
+
+def _indexes(context: Context, table: str) -> Outcome:
+    return context.runner.run(Chunk(f"SHOW INDEXES FROM {_quoted(table)}" if table else "SHOW INDEXES"))
 
 
 def _switched(current: bool, argument: str) -> bool:
@@ -185,6 +192,7 @@ SHORTCUTS = (
     Shortcut(("\\dt",), "list tables and streaming tables", _tables, ("NAME",)),
     Shortcut(("\\ds",), "list streams and streaming tables", _streams, ("NAME",)),
     Shortcut(("\\dv",), "list views and continuous queries", _views, ("NAME",)),
+    Shortcut(("\\di",), "list indices, all or those of a table", _indexes, ("NAME",)),
     Shortcut(("\\i",), "run the statements of a file", _include, ("FILE",), required=True),
     Shortcut(("\\o",), "show or set the format of results", _format, tuple(Format)),
     Shortcut(("\\rows",), "show or set how many rows a table shows", _rows, ("NUMBER", "all")),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.execute import assign, query, write
 from millstream.execute.failures import Splice, translated
-from millstream.execute.relation import FILE, POSITION
+from millstream.execute.relation import FILE, POSITION, visible
 from millstream.execute.types import spark_type
 from millstream.schema import ROW_ID_COLUMN, quote
 
@@ -63,6 +63,11 @@ class Mutation:
         prepared = query.prepare(where, self._relations)
         return Condition(f"({prepared.text})", alias, prepared.splice)
 
+    @staticmethod
+    def _within_period(scan: Scan, where: Condition) -> Condition:
+        """The predicate for rows that are visible; the user's text stays first, where its errors point."""
+        return replace(where, text=f"({where.text} AND {visible(scan)})") if scan.needs_horizon else where
+
     def _run(self, before: str, text: str, after: str, splice: Splice, columns: Sequence[str]) -> DataFrame:
         """Spark's frame for a statement around a text of the user's; errors point into that text."""
         known = tuple(dict.fromkeys((*columns, *splice.columns)))
@@ -71,6 +76,7 @@ class Mutation:
 
     def delete(self, scan: Scan, where: Condition) -> Change:
         """Remove the rows for which the predicate is true."""
+        where = self._within_period(scan, where)
         names = ", ".join(quote(n) for n in scan.table.schema.names)
         change = self._change(scan, where, names, f"WHERE NOT coalesce({where.text}, false)", where.splice)
         # Counted by what is left: a predicate with rand() may match other rows the second time.
@@ -79,6 +85,7 @@ class Mutation:
 
     def update(self, scan: Scan, where: Condition, assignments: Sequence[tuple[str, BoundQuery]]) -> Change:
         """Give columns new values in the rows for which the predicate is true."""
+        where = self._within_period(scan, where)
         splice = where.splice
         new: dict[str, str] = {}
         for column, expression in assignments:

@@ -86,7 +86,7 @@ def prepare(bound: BoundQuery, relations: Relations) -> Prepared:
         edit
         for table, relation in zip(bound.tables, made, strict=True)
         for edit in _edits(bound.text, table.reference, relation.name)
-    ]
+    ] + list(bound.edits)
     text, pieces = splice(bound.text, edits)
     names = tuple((r.name, t.reference.name) for r, t in zip(made, bound.tables, strict=True))
     columns = tuple(dict.fromkeys(c for t in bound.tables for c in t.scan.table.schema.names))
@@ -146,10 +146,12 @@ def run(
 
 def _complain_in_own_words(session: SparkSession, bound: BoundQuery) -> None:
     """Let Spark read the text as the user wrote it, so that its complaint names nothing of ours."""
-    moved = Splice(((0, 0, Span(0, bound.offset)),), (), bound.statement_text)
+    text, pieces = splice(bound.text, bound.edits)
+    shifted = ((start, length, span.shifted(bound.offset)) for start, length, span in pieces)
+    moved = Splice(((0, 0, Span(0, bound.offset)), *shifted), (), bound.statement_text)
     try:
         with translated(moved):
-            session.sql(bound.text)
+            session.sql(text)
     except StatementError as error:
         if error.condition is Condition.SYNTAX_ERROR:
             raise

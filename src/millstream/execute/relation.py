@@ -1,5 +1,7 @@
 """A scan → a Spark data frame under a temporary name.
 
+Rows of a streaming table that are older than its period are left out here.
+
 Files are read as they are; inlined rows are handed over as one more Parquet file, written to the
 scratch folder (reading Parquet beats `createDataFrame`, see design §5). Equal scans share one
 relation; when the last user lets go of it, its view and scratch file go too.
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
 
 from millstream.execute.types import spark_schema
-from millstream.schema import ROW_ID_COLUMN
+from millstream.schema import ROW_ID_COLUMN, quote
 from millstream.storage.segment import storage_errors
 
 if TYPE_CHECKING:
@@ -110,13 +112,14 @@ class Relations:
             scratch = self._write_scratch(scan.inlined or scan.table.schema.arrow.empty_table())
             paths.append(str(scratch))
         frame = session.read.schema(spark_schema(scan.table.schema.arrow)).parquet(*paths)
-        if scan.rows <= ONE_PARTITION_ROWS:
+        if scan.needs_horizon and scan.table.time is not None:
+            frame = frame.where(visible(scan))
+        if scan.rows_to_read <= ONE_PARTITION_ROWS:
             frame = frame.coalesce(1)
         return Relation(session, frame, scan, scratch, self._kept)
 
     def _paths(self, scan: Scan) -> list[str]:
-        folder = self._lake.folder(scan.table)
-        return [str(folder / f.path) for f in scan.files]
+        return [str(self._lake.path_of(scan, f)) for f in scan.files]
 
     def _write_scratch(self, rows: pa.Table) -> Path:
         path = self._lake.scratch / f"{uuid.uuid4()}.parquet"
@@ -138,4 +141,14 @@ def _key(scan: Scan) -> tuple[object, ...]:
     if ids is not None:
         # Staged rows of a transaction have no ids yet, so nothing may be shared with them.
         inlined = uuid.uuid4() if ids[-1].as_py() < 0 else (ids[0].as_py(), ids[-1].as_py(), len(ids))
-    return (scan.table.path, scan.table.schema_version, inlined, *(f.path for f in scan.files))
+    horizon = scan.horizon if scan.needs_horizon else None
+    paths = (scan.choices[f.id].copy.path if f.id in scan.choices else f.path for f in scan.files)
+    return (scan.table.path, scan.table.schema_version, inlined, horizon, *paths)
+
+
+def visible(scan: Scan) -> str:
+    """The predicate, for Spark, that leaves out what is beyond a streaming table's period."""
+    time = scan.table.time
+    assert time is not None
+    oldest = f"{scan.horizon}L" if time.delay.is_number else f"timestamp_micros({scan.horizon}L)"
+    return f"{quote(time.column)} >= {oldest}"

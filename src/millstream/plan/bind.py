@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.errors import Condition, StatementError, did_you_mean
-from millstream.plan import compare
+from millstream.plan import compare, valid
 from millstream.schema import ObjectKind, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.errors import Span
     from millstream.sql.statements import AsOf, Name, Query, TableReference
     from millstream.storage.prune import Comparison
     from millstream.storage.scan import Scan
@@ -34,6 +35,8 @@ class Source(Protocol):
 
     def row_count(self, table: TableInfo) -> int: ...
 
+    def horizon(self, table: TableInfo) -> int | None: ...
+
 
 @dataclass(frozen=True)
 class BoundTable:
@@ -45,13 +48,17 @@ class BoundTable:
 
 @dataclass(frozen=True)
 class BoundQuery:
-    """A query whose every table is known. `text` and spans are the query's own, at `offset`."""
+    """A query whose every table is known. `text` and spans are the query's own, at `offset`.
+
+    `edits` put into Spark's words what the text says in ours.
+    """
 
     text: str
     tables: tuple[BoundTable, ...]
     snapshot: Snapshot
     statement_text: str
     offset: int = 0
+    edits: tuple[tuple[Span, str], ...] = ()
 
     @property
     def oldest_snapshot_id(self) -> int:
@@ -59,8 +66,17 @@ class BoundQuery:
         return min((t.scan.snapshot_id for t in self.tables), default=self.snapshot.id)
 
 
-def bind(query: Query, source: Source, statement_text: str, parameters: Mapping[str, Any]) -> BoundQuery:
-    """Find the query's tables and prune what they read by the query's predicates."""
+def bind(
+    query: Query,
+    source: Source,
+    statement_text: str,
+    parameters: Mapping[str, Any],
+    target: tuple[str, TableInfo] | None = None,
+) -> BoundQuery:
+    """Find the query's tables and prune what they read by the query's predicates.
+
+    `target` is the table that an UPDATE or DELETE around the query changes, and the name it goes by.
+    """
     snapshot = source.snapshot()
     if query.window is not None:
         raise StatementError(
@@ -71,12 +87,14 @@ def bind(query: Query, source: Source, statement_text: str, parameters: Mapping[
         )
     found = [_resolve(r, source, snapshot, query, statement_text) for r in query.tables]
     schemas = {i: table.schema for i, (_, table) in enumerate(found)}
-    comparisons = compare.of_query(query, schemas, parameters)
+    known = [table for _, table in found]
+    edits = valid.edits(query, lambda v: valid.resolved(query, v, known, target))
+    comparisons = compare.of_query(query, schemas, parameters, valid.time_columns(known))
     tables = tuple(
         BoundTable(r, source.scan(table, at, comparisons.get(i, ())))
         for i, (r, (at, table)) in enumerate(zip(query.tables, found, strict=True))
     )
-    return BoundQuery(query.text, tables, snapshot, statement_text, query.offset)
+    return BoundQuery(query.text, tables, snapshot, statement_text, query.offset, tuple(edits))
 
 
 def _resolve(
@@ -143,12 +161,18 @@ def _check_readable(reference: TableReference, table: TableInfo) -> None:
             detail="A stream drops its rows once every consumer has seen them.",
             hint="Ask with a CONTINUOUS VIEW or a CONTINUOUS QUERY, or keep its rows in a STREAMING TABLE.",
         )
+    if reference.window is not None and table.kind is ObjectKind.STREAMING_TABLE:
+        raise StatementError(
+            Condition.NOT_SUPPORTED_YET,
+            "windows are for continuous queries, which are not built yet",
+            hint=f"Ask for a span of time: WHERE VALID({reference.alias or table.name}) BETWEEN … AND ….",
+            span=reference.window.span,
+        )
     if reference.window is not None:
         raise StatementError(
             Condition.WRONG_KIND,
             f"{table.name!r} is a table, and a window needs a stream or a streaming table",
             hint="Leave the window out, or use WHERE.",
-            span=None,
         )
 
 

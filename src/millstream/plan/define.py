@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millstream.catalog.records import StreamTime
+from millstream.catalog.records import INLINE_SYSTEM_COLUMNS, StreamTime
 from millstream.errors import Condition, DataError, StatementError, did_you_mean
-from millstream.schema import ARRIVAL_TIME, ROW_ID_COLUMN, TIMESTAMP, Column, Duration, Schema, is_time_type
-from millstream.sql.names import check_name
+from millstream.plan import bind
+from millstream.schema import (
+    ARRIVAL_TIME,
+    EPOCH,
+    ROW_ID_COLUMN,
+    TIMESTAMP,
+    Column,
+    Duration,
+    Schema,
+    instant,
+    is_nested,
+    is_time_type,
+)
+from millstream.storage.index import is_indexable
 
 if TYPE_CHECKING:
-    from millstream.catalog.records import StreamState, TableInfo
-    from millstream.sql.statements import CreateStream, Name
+    from collections.abc import Iterable
 
-__all__ = ["advanced", "check_forward", "check_name", "duplicate", "schema", "stream", "time_value"]
+    from millstream.catalog.records import IndexInfo, StreamState, TableInfo
+    from millstream.errors import Span
+    from millstream.sql.statements import AddColumns, CreateIndex, CreateStream, CreateStreamingTable, Name
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RESERVED_COLUMNS = frozenset({ROW_ID_COLUMN, "_ducklake_internal_snapshot_id", "_metadata"})
 
 
@@ -74,7 +86,7 @@ def _check_parts(name: str, type_: pa.DataType) -> None:
         _check_parts(name, part.type)
 
 
-def stream(statement: CreateStream) -> tuple[Schema, StreamTime]:
+def stream(statement: CreateStream | CreateStreamingTable) -> tuple[Schema, StreamTime]:
     """A stream's columns and its time: the declared column, or one stamped on arrival."""
     declared = schema(statement.columns)
     if statement.time_column is None:
@@ -98,7 +110,7 @@ def stream(statement: CreateStream) -> tuple[Schema, StreamTime]:
     return declared, StreamTime(column.name, _delay(statement, column))
 
 
-def _with_arrival(statement: CreateStream, declared: Schema) -> tuple[Schema, StreamTime]:
+def _with_arrival(statement: CreateStream | CreateStreamingTable, declared: Schema) -> tuple[Schema, StreamTime]:
     if declared.get(ARRIVAL_TIME) is not None:
         raise StatementError(
             Condition.RESERVED_NAME,
@@ -115,7 +127,7 @@ def _with_arrival(statement: CreateStream, declared: Schema) -> tuple[Schema, St
     return Schema((*declared.columns, arrival)), StreamTime(ARRIVAL_TIME, Duration(0), is_arrival=True)
 
 
-def _delay(statement: CreateStream, column: Column) -> Duration:
+def _delay(statement: CreateStream | CreateStreamingTable, column: Column) -> Duration:
     is_number = column.type != TIMESTAMP
     delay = statement.watermark
     if delay is None:
@@ -128,6 +140,82 @@ def _delay(statement: CreateStream, column: Column) -> Duration:
             else "Write WATERMARK INTERVAL '5' SECOND for a TIMESTAMP.",
         )  # fmt: skip
     return delay
+
+
+def check_period(time: StreamTime, period: Duration | None, span: Span) -> None:
+    """Refuse a RANGE that is not counted as the time is."""
+    is_number = time.delay.is_number
+    if period is not None and period.is_number != is_number:
+        raise StatementError(
+            Condition.INVALID_INTERVAL,
+            "the RANGE does not suit the table's time",
+            detail="Its time is a number." if is_number else "Its time is a timestamp.",
+            hint="Write RANGE INTERVAL 300 for integer time." if is_number
+            else "Write RANGE INTERVAL '30' DAY for a TIMESTAMP.",
+            span=span,
+        )  # fmt: skip
+
+
+def index_column(statement: CreateIndex, table: TableInfo) -> int:
+    """The id of the column to index, if it can be indexed."""
+    if len(statement.columns) != 1:
+        raise StatementError(
+            Condition.INVALID_ARGUMENT,
+            "an index has one column",
+            hint="Create an index for each column; a query uses the one that leaves the least to read.",
+            span=statement.columns[1].span,
+        )
+    name = statement.columns[0]
+    found = next(c for c in table.schema.columns if c.name == bind.column(table, name))
+    if not is_indexable(found.type):
+        raise StatementError(
+            Condition.NOT_INDEXABLE,
+            f"column {found.name!r} of type {found.sql_type} cannot be indexed",
+            hint="Integers, DECIMAL, STRING, DATE and TIMESTAMP columns can.",
+            span=name.span,
+        )
+    return table.column_ids[table.schema.columns.index(found)]
+
+
+def duplicate_index(name: Name) -> StatementError:
+    return StatementError(
+        Condition.DUPLICATE_NAME,
+        f"there is an index {name.text!r} already",
+        hint="Choose another name, DROP the old one first, or say IF NOT EXISTS.",
+        span=name.span,
+    )
+
+
+def unknown_index(name: Name, known: Iterable[IndexInfo]) -> StatementError:
+    names = [i.name for i in known]
+    return StatementError(
+        Condition.UNKNOWN_INDEX,
+        f"no index {name.text!r}",
+        hint=did_you_mean(name.text, names) or "SHOW INDEXES lists the indices there are.",
+        span=name.span,
+    )
+
+
+def new_columns(table: TableInfo, action: AddColumns) -> tuple[Column, ...]:
+    """The columns to add: none that is there already, all with names that can be."""
+    new = []
+    for added, name in zip(action.columns, action.names, strict=True):
+        if table.schema.get(added.name) is None:
+            new.append(added)
+        elif not action.if_not_exists:
+            raise StatementError(
+                Condition.DUPLICATE_COLUMN,
+                f"{table.name!r} has a column {added.name!r} already",
+                hint="Choose another name, or say ADD COLUMN IF NOT EXISTS.",
+                span=name.span,
+            )
+    schema((*table.schema.columns, *new))
+    return tuple(new)
+
+
+def can_be_inlined(columns: Iterable[Column]) -> bool:
+    """Whether small inserts with these columns can be rows of the catalogue."""
+    return not any(is_nested(c.type) or c.name.lower() in INLINE_SYSTEM_COLUMNS for c in columns)
 
 
 def time_value(stream: TableInfo, to: int | str | datetime) -> tuple[int, int]:
@@ -156,12 +244,6 @@ def time_value(stream: TableInfo, to: int | str | datetime) -> tuple[int, int]:
     if not isinstance(to, datetime):
         raise _wrong_time(stream, to, "a timestamp")
     return instant(to), delay.amount
-
-
-def instant(moment: datetime) -> int:
-    """A moment as a stream counts it: microseconds, in UTC unless it says otherwise."""
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (aware - EPOCH) // timedelta(microseconds=1)
 
 
 def _wrong_time(stream: TableInfo, given: object, wanted: str) -> DataError:

@@ -6,29 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millstream.catalog import snapshots, streams
+from millstream.catalog import files, indexes, snapshots, streams
+from millstream.catalog.records import StreamState
 from millstream.errors import Condition, StatementError
 from millstream.plan import define
 from millstream.plan.bind import Source, find_named
-from millstream.schema import TIMESTAMP, ObjectKind, normal_type, quote_if_needed, sql_type
+from millstream.schema import TIMESTAMP, Duration, ObjectKind, normal_type, quote_if_needed, sql_type
 from millstream.sql.statements import Show, ShowWhat
+from millstream.storage import index as value_index
+from millstream.storage import period
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from millstream.catalog.records import TableInfo
+    from millstream.catalog.records import IndexInfo, TableInfo
     from millstream.storage.lake import Lake
 
     Tables = Mapping[str, TableInfo]
     Jobs = Sequence[tuple[str, int, int, str | None]]
+    Settings = Sequence[tuple[str, str]]
 
 TEXT, NUMBER = pa.string(), pa.int64()
 COLUMN_NAMES = {"column": TEXT, "type": TEXT, "nullable": pa.bool_(), "comment": TEXT}
 EMPTY_YET = (
-    ShowWhat.STREAMING_TABLES,
     ShowWhat.VIEWS,
     ShowWhat.QUERIES,
-    ShowWhat.INDEXES,
     ShowWhat.RECEPTORS,
     ShowWhat.EMITTERS,
 )
@@ -40,16 +42,16 @@ def rows(names: Mapping[str, pa.DataType], values: Sequence[tuple[Any, ...]]) ->
     return pa.table(arrays, names=list(names))
 
 
-def show(statement: Show, lake: Lake, source: Source, jobs: Jobs) -> pa.Table:
+def show(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Settings) -> pa.Table:
     """The rows of a SHOW statement, filtered by its LIKE."""
-    found = _shown(statement, lake, source, jobs)
+    found = _shown(statement, lake, source, jobs, settings)
     if statement.like is None:
         return found
     matches = pa.compute.match_like(found.column(0), statement.like, ignore_case=True)
     return found.filter(matches)
 
 
-def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs) -> pa.Table:
+def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Settings) -> pa.Table:
     what = statement.what
     tables = source.tables(source.snapshot())
     if what in EMPTY_YET:
@@ -58,10 +60,14 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs) -> pa.Table:
         return _tables(source, tables)
     if what is ShowWhat.STREAMS:
         return _streams(lake, tables)
+    if what is ShowWhat.STREAMING_TABLES:
+        return _streaming_tables(lake, source, tables)
+    if what is ShowWhat.INDEXES:
+        return _indexes(lake, tables, None if statement.of is None else find_named(statement.of, tables))
     if what is ShowWhat.SNAPSHOTS:
         return _snapshots(lake)
     if what is ShowWhat.SETTINGS:
-        return rows({"name": TEXT, "value": TEXT}, [])
+        return rows({"name": TEXT, "value": TEXT}, settings)
     if what is ShowWhat.JOBS:
         return rows({"job": TEXT, "waiting": NUMBER, "runs": NUMBER, "failure": TEXT}, jobs)
     of: dict[ShowWhat, Callable[[TableInfo], pa.Table]] = {
@@ -73,7 +79,7 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs) -> pa.Table:
         raise StatementError(
             Condition.NOT_SUPPORTED_YET,
             f"SHOW {what.value} is not built yet",
-            hint="SHOW TABLES, STREAMS, COLUMNS, SNAPSHOTS, FILES and JOBS work today.",
+            hint="SHOW TABLES, STREAMS, STREAMING TABLES, INDEXES, COLUMNS, SNAPSHOTS, FILES and JOBS work today.",
         )
     return of[what](find_named(statement.of, tables))
 
@@ -109,19 +115,87 @@ def _stream(lake: Lake, stream: TableInfo) -> tuple[Any, ...]:
         state = streams.load(connection, stream.id)
         consumers = streams.consumers(connection, stream.id)
     held = lake.catalog.table_stats(stream).next_row_id - state.dropped_to
-    mark = state.watermark(stream.time.delay.amount)
-    if stream.time.is_arrival:
-        mark = define.instant(lake.clock.now())
     return (
         stream.name,
         stream.time.column,
-        define.time_text(stream, mark),
+        define.time_text(stream, period.stream_time(stream, state, lake.clock.now())),
         state.received_rows,
         state.late_rows,
         held,
         len(consumers),
         stream.comment,
     )
+
+
+def _streaming_tables(lake: Lake, source: Source, tables: Tables) -> pa.Table:
+    kind = ObjectKind.STREAMING_TABLE
+    found = sorted((t for t in tables.values() if t.kind is kind), key=lambda t: t.name.lower())
+    return rows(
+        {
+            "name": TEXT,
+            "time": TEXT,
+            "range": TEXT,
+            "watermark": TEXT,
+            "oldest": TEXT,
+            "rows": NUMBER,
+            "late": NUMBER,
+            "refused": NUMBER,
+            "comment": TEXT,
+        },
+        [_streaming_table(lake, source, t) for t in found],
+    )
+
+
+def _streaming_table(lake: Lake, source: Source, table: TableInfo) -> tuple[Any, ...]:
+    assert table.time is not None
+    state = lake.catalog.now.streams.get(table.id, StreamState())
+    mark = period.stream_time(table, state, lake.clock.now())
+    return (
+        table.name,
+        table.time.column,
+        range_text(table),
+        define.time_text(table, mark),
+        define.time_text(table, source.horizon(table)),
+        source.row_count(table),
+        state.late_rows,
+        state.refused_rows,
+        table.comment,
+    )
+
+
+def range_text(table: TableInfo) -> str:
+    return "UNBOUNDED" if table.period is None else table.period.sql()
+
+
+def _indexes(lake: Lake, tables: Tables, of: TableInfo | None) -> pa.Table:
+    names = {t.id: t for t in tables.values()}
+    found = sorted(lake.catalog.indexes().values(), key=lambda i: i.name.lower())
+    shown = [i for i in found if i.table_id in names and (of is None or i.table_id == of.id)]
+    return rows(
+        {
+            "name": TEXT,
+            "table": TEXT,
+            "column": TEXT,
+            "method": TEXT,
+            "state": TEXT,
+            "built": NUMBER,
+            "segments": NUMBER,
+            "bytes": NUMBER,
+        },
+        [_index(lake, i, names[i.table_id]) for i in shown],
+    )
+
+
+def _index(lake: Lake, index: IndexInfo, table: TableInfo) -> tuple[Any, ...]:
+    """`segments` counts those large enough to be indexed; others are read as they are."""
+    with lake.catalog.read() as connection:
+        done, size = indexes.built(connection, index.id)
+        live = files.live(connection, table.id, lake.catalog.current.id)
+    wanted = [f for f in live if value_index.is_worth_it(f)]
+    built = sum(f.id in done for f in wanted)
+    state = "ready" if built == len(wanted) else "building"
+    column = table.column(index.column_id).name
+    return index.name, table.name, column, index.method.value, state, built, len(wanted), size
 
 
 def _snapshots(lake: Lake) -> pa.Table:
@@ -161,6 +235,8 @@ def create_statement(found: TableInfo) -> str:
         text += f" TIMESTAMP BY {quote_if_needed(found.time.column)}"
         if found.time.delay.amount:
             text += f" WATERMARK {found.time.delay.sql()}"
+    if found.kind is ObjectKind.STREAMING_TABLE:
+        text += f" RANGE {range_text(found)}"
     return text + (f" COMMENT {_quoted(found.comment)}" if found.comment else "")
 
 
@@ -177,9 +253,10 @@ def table(found: TableInfo) -> pa.Table:
     )
 
 
-def extended(found: TableInfo, source: Source) -> pa.Table:
+def extended(found: TableInfo, source: Source, lake: Lake) -> pa.Table:
     """The columns, and below them what else is known."""
-    details = [("", "", None, ""), *((k, v, None, None) for k, v in _details(found, source))]
+    known = [*_details(found, source), *_history(found, source, lake), ("comment", found.comment or "")]
+    details = [("", "", None, ""), *((k, v, None, None) for k, v in known)]
     return pa.concat_tables([table(found), rows(COLUMN_NAMES, details)])
 
 
@@ -195,11 +272,32 @@ def _details(found: TableInfo, source: Source) -> list[tuple[str, str]]:
     scan = source.scan(found, source.snapshot(), ())
     return [
         ("kind", found.kind.value),
-        ("rows", str(scan.rows)),
+        ("rows", str(source.row_count(found))),
         ("files", str(len(scan.files))),
         ("bytes", str(sum(f.bytes for f in scan.files))),
         ("inlined rows", str(scan.inlined.num_rows if scan.inlined is not None else 0)),
-        ("comment", found.comment or ""),
+    ]
+
+
+def _history(found: TableInfo, source: Source, lake: Lake) -> list[tuple[str, str]]:
+    """What a streaming table keeps, and what became of the rows that came."""
+    if found.kind is not ObjectKind.STREAMING_TABLE:
+        return []
+    state = lake.catalog.now.streams.get(found.id, StreamState())
+    names = sorted(i.name for i in lake.catalog.indexes().values() if i.table_id == found.id)
+    size = period.width(found)
+    return [
+        ("range", range_text(found)),
+        (
+            "compartment",
+            "" if size is None else Duration(size, found.time is not None and found.time.delay.is_number).sql(),
+        ),
+        ("watermark", define.time_text(found, period.stream_time(found, state, lake.clock.now())) or ""),
+        ("oldest visible", define.time_text(found, source.horizon(found)) or ""),
+        ("received rows", str(state.received_rows)),
+        ("late rows", str(state.late_rows)),
+        ("refused rows", str(state.refused_rows)),
+        ("indices", ", ".join(names)),
     ]
 
 

@@ -7,9 +7,6 @@ from millstream.schema import ObjectKind
 from millstream.sql import statements as st
 
 LATER: dict[type[st.Statement], tuple[str, int]] = {
-    st.CreateStreamingTable: ("streaming tables", 2),
-    st.CreateIndex: ("indices", 2),
-    st.AlterTable: ("ALTER", 2),
     st.CreateView: ("views", 3),
     st.RefreshView: ("continuous views", 3),
     st.CreateContinuousQuery: ("continuous queries", 4),
@@ -20,8 +17,6 @@ LATER: dict[type[st.Statement], tuple[str, int]] = {
     st.CreateReceptor: ("receptors", 7),
 }
 LATER_KINDS = {
-    ObjectKind.STREAMING_TABLE: 2,
-    ObjectKind.INDEX: 2,
     ObjectKind.VIEW: 3,
     ObjectKind.CONTINUOUS_VIEW: 3,
     ObjectKind.CONTINUOUS_QUERY: 4,
@@ -42,5 +37,5 @@ def not_supported_yet(statement: st.Statement) -> StatementError:
         Condition.NOT_SUPPORTED_YET,
         f"{what} are not built yet" if what[-1] == "s" else f"{what} is not built yet",
         detail=f"The statement is understood; it comes with part {part} of the road map.",
-        hint="Tables and streams, INSERT, COPY, UPDATE, DELETE and all of Spark's SELECT work today.",
+        hint="Tables, streams and streaming tables, and all of Spark's SELECT work today.",
     )

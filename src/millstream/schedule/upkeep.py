@@ -2,6 +2,8 @@
 
 inlined rows ──flush──► small segments ──compact──► (old files) ──expire──► nothing
 baskets ──drop──► nothing            snapshots ──expire──► nothing
+segments without an index copy ──index──► copies
+expired compartments, compartments in use ──retain──► nothing
 """
 
 from __future__ import annotations
@@ -12,17 +14,29 @@ from typing import TYPE_CHECKING
 
 from millstream.schedule.net import Firing, Net
 from millstream.schema import ObjectKind
-from millstream.storage import upkeep
+from millstream.storage import index, retention, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from millstream.catalog.records import TableInfo
     from millstream.clock import Clock
     from millstream.storage.lake import Lake
     from millstream.storage.transaction import Written
 
 INLINED, SMALL, BASKETS, SNAPSHOTS = "inlined rows", "small segments", "baskets", "snapshots"
-FLUSH, COMPACT, DROP, EXPIRE = "flush", "compact", "drop", "expire"
+UNINDEXED, EXPIRED, AGEING = "segments to index", "expired compartments", "ageing compartments"
+FLUSH, COMPACT, DROP, EXPIRE, INDEX, RETAIN, AGE = (
+    "flush",
+    "compact",
+    "drop",
+    "expire",
+    "index",
+    "retain",
+    "retain by age",
+)
+COPIES_AT_ONCE = 4
+"""So many index copies are made before other upkeep gets its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +47,9 @@ class Policy:
     compact: Firing = Firing(tokens=16, age=timedelta(minutes=5))
     drop: Firing = Firing(tokens=100_000, age=timedelta(seconds=10))
     expire: Firing = Firing(tokens=10_000, age=timedelta(minutes=10))
+    index: Firing = Firing(tokens=1)
+    retain: Firing = Firing(tokens=1)
+    age: Firing = Firing(age=timedelta(seconds=10))
     keep_snapshots: timedelta = timedelta(hours=1)
 
 
@@ -42,8 +59,13 @@ def upkeep_net(lake: Lake, clock: Clock, policy: Policy | None = None) -> Net:
     net = Net(clock)
     net.transition(DROP, BASKETS, policy.drop, lambda _: _ignore(upkeep.drop_consumed(lake)))
     net.transition(FLUSH, INLINED, policy.flush, lambda _: net.put(SMALL, upkeep.flush(lake) and 1))
-    net.transition(COMPACT, SMALL, policy.compact, lambda _: _ignore(upkeep.compact(lake)))
+    net.transition(COMPACT, SMALL, policy.compact, lambda _: net.put(UNINDEXED, upkeep.compact(lake)))
+    net.transition(RETAIN, EXPIRED, policy.retain, lambda _: _retain(net, lake))
+    net.transition(AGE, AGEING, policy.age, lambda _: _retain(net, lake))
+    net.transition(INDEX, UNINDEXED, policy.index, lambda _: _index(net, lake))
     net.transition(EXPIRE, SNAPSHOTS, policy.expire, lambda _: _expire(net, lake, policy))
+
+    kept: dict[int, int] = {}
 
     def committed(written: Sequence[Written]) -> None:
         net.put(SNAPSHOTS)
@@ -53,9 +75,12 @@ def upkeep_net(lake: Lake, clock: Clock, policy: Policy | None = None) -> Net:
             else:
                 net.put(INLINED, part.inlined_rows)
                 net.put(SMALL, part.segments)
+                net.put(UNINDEXED, part.segments and int(bool(lake.catalog.indexes())))
+            if part.table.period is not None and _has_slid(lake, part.table, kept):
+                net.put(EXPIRED)
 
     lake.on_commit(committed)
-    for place in (INLINED, SMALL, BASKETS, SNAPSHOTS):
+    for place in (INLINED, SMALL, BASKETS, SNAPSHOTS, UNINDEXED, EXPIRED):
         # An earlier process may have left something to do.
         net.put(place)
     return net
@@ -63,6 +88,27 @@ def upkeep_net(lake: Lake, clock: Clock, policy: Policy | None = None) -> Net:
 
 def _ignore(_: int) -> None:
     return
+
+
+def _has_slid(lake: Lake, table: TableInfo, kept: dict[int, int]) -> bool:
+    """Whether the table's period has left another compartment behind."""
+    first = retention.first_kept(lake, table)
+    if first is None or kept.get(table.id) == first:
+        return False
+    kept[table.id] = first
+    return True
+
+
+def _retain(net: Net, lake: Lake) -> None:
+    done = retention.drop_expired(lake)
+    by_clock = any(t.period and t.time and t.time.is_arrival for t in lake.catalog.tables().values())
+    if by_clock or not done:
+        # The clock moves on without a commit, and so do readers.
+        net.put(AGEING)
+
+
+def _index(net: Net, lake: Lake) -> None:
+    net.put(UNINDEXED, index.build_some(lake, COPIES_AT_ONCE))
 
 
 def _expire(net: Net, lake: Lake, policy: Policy) -> None:

@@ -1,4 +1,4 @@
-"""Statements that steer: DROP, ALTER, ADVANCE, SUBSCRIBE, PAUSE, RESUME, REFRESH, SET and transactions."""
+"""Statements that steer: DROP, ADVANCE, SUBSCRIBE, PAUSE, RESUME, REFRESH, SET and transactions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from millstream.sql.cursor import Cursor
 from millstream.sql.kinds import read_kind, skip_kind
 from millstream.sql.statements import (
     Advance,
-    AlterTable,
     Begin,
     Commit,
     Drop,
@@ -30,21 +29,9 @@ def read_drop(cursor: Cursor) -> Statement:
     if_exists = cursor.accept("IF", "EXISTS")
     name = cursor.object_name("a name")
     cascade = cursor.accept_any(("CASCADE", "RESTRICT")) == "CASCADE"
-    if cursor.at("ON") and kind is ObjectKind.INDEX:
-        cursor.index += 1
-        cursor.object_name("a table")
-    return Drop(kind, name, if_exists, cascade, text=cursor.text)
-
-
-def read_alter(cursor: Cursor) -> Statement:
-    """From behind ALTER; the action is kept as text."""
-    kind = read_kind(cursor)
-    name = cursor.object_name("a name")
-    if cursor.at_end:
-        cursor.fail_expecting("what to alter")
-    action = cursor.text[cursor.span().start :]
-    cursor.index = cursor.end
-    return AlterTable(kind, name, action, text=cursor.text)
+    has_table = kind is ObjectKind.INDEX and cursor.accept("ON")
+    table = cursor.object_name("a table") if has_table else None
+    return Drop(kind, name, if_exists, cascade, table, text=cursor.text)
 
 
 def read_advance(cursor: Cursor) -> Statement:

@@ -184,7 +184,7 @@ class _Clauses:
     time_column: Name | None = None
     watermark: Duration | None = None
     period: Duration | None = None
-    has_range: bool = False
+    period_span: Span | None = None
     comment: str | None = None
 
 
@@ -194,9 +194,10 @@ def _clauses(cursor: Cursor) -> _Clauses:
         if clauses.time_column is None and cursor.accept("TIMESTAMP", "BY"):
             clauses.time_column = cursor.name("the time column")
             clauses.watermark = read_interval(cursor) if cursor.accept("WATERMARK") else None
-        elif not clauses.has_range and cursor.accept("RANGE"):
-            clauses.has_range = True
+        elif clauses.period_span is None and cursor.accept("RANGE"):
+            first = cursor.index
             clauses.period = read_period(cursor)
+            clauses.period_span = cursor.since(first)
         elif clauses.comment is None and cursor.at("COMMENT"):
             clauses.comment = _comment(cursor)
         else:
@@ -224,7 +225,7 @@ def _stream(cursor: Cursor, heading: _Heading) -> Statement:
 def _stream_of(cursor: Cursor, heading: _Heading, columns: tuple[Column, ...]) -> Statement:
     range_at = cursor.index
     clauses = _clauses(cursor)
-    if clauses.has_range:
+    if clauses.period_span is not None:
         cursor.fail(
             "a stream keeps no rows, so it has no RANGE",
             hint="Use CREATE STREAMING TABLE.",
@@ -264,7 +265,7 @@ def _foreign_table(cursor: Cursor, heading: _Heading) -> Statement:
 def _streaming_table(cursor: Cursor, heading: _Heading) -> Statement:
     columns = read_columns(cursor)
     clauses = _clauses(cursor)
-    if not clauses.has_range:
+    if clauses.period_span is None:
         cursor.fail(
             "a streaming table needs a RANGE",
             hint="Add RANGE INTERVAL '30' DAY, or RANGE UNBOUNDED to keep everything.",
@@ -277,6 +278,7 @@ def _streaming_table(cursor: Cursor, heading: _Heading) -> Statement:
         clauses.period,
         heading.if_not_exists,
         clauses.comment,
+        clauses.period_span,
         text=cursor.text,
     )
 

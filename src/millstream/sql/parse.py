@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, NoReturn
 
 from millstream.errors import Condition, MillstreamError, Span, StatementError, did_you_mean
-from millstream.sql import control, copy, create, inspect, manipulate
+from millstream.sql import alter, control, copy, create, inspect, manipulate
 from millstream.sql.continuous import refuse_clauses
 from millstream.sql.cursor import NOT_WORDS, Cursor
 from millstream.sql.dialect import tokenize
@@ -117,7 +117,7 @@ READERS: dict[str, Callable[[Cursor], Statement]] = {
     "TRUNCATE": manipulate.read_truncate,
     "CREATE": create.read_create,
     "DROP": control.read_drop,
-    "ALTER": control.read_alter,
+    "ALTER": alter.read_alter,
     "COPY": copy.read_copy,
     "ADVANCE": control.read_advance,
     "SUBSCRIBE": control.read_subscribe,

@@ -4,7 +4,7 @@ A `Query` keeps the user's text exactly; whoever runs it splices only at the spa
 are exact, tables are listed in the order of the text without names that a WITH defines, and each stretch to
 cut stands in the `extra` of exactly one table: what is said for the whole query (a trailing AS OF or WINDOW)
 in that of the first. The first argument of TUMBLE, HOP and SESSION is a table. Text that sqlglot cannot read
-is scanned token by token and comes back without a tree.
+is scanned token by token and comes back without a tree. VALID and OVERLAPS are always found by their tokens.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from millstream.sql.cursor import CLOSING, NOT_WORDS, OPENING, Cursor, unqualifi
 from millstream.sql.names import RESERVED_WORDS, TYPE_WORDS
 from millstream.sql.scan import scan_tables
 from millstream.sql.statements import Name, Query, TableReference
+from millstream.sql.valid import check_overlaps, find_valids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ FUNCTION_TOKENS = (dialect.MillstreamParser.FUNC_TOKENS | {TokenType.IDENTIFIER,
 }
 NOT_FUNCTIONS = RESERVED_WORDS | set(TYPE_WORDS) - {"ARRAY", "MAP", "STRUCT", "DATE", "TIMESTAMP", "CHAR"}
 ALIASED = frozenset({TokenType.VAR, TokenType.IDENTIFIER, TokenType.R_PAREN, TokenType.ALIAS, TokenType.R_BRACKET})
+BEFORE_EXPRESSIONS = frozenset({"AGGREGATE", "ASYMMETRIC", "BOTH", "EXTEND", "LEADING", "SYMMETRIC", "TRAILING"})
 
 
 def query_from(cursor: Cursor, end: int | None = None) -> Query:
@@ -104,11 +106,13 @@ def _query(text: str, tokens: Sequence[Token], *, is_query: bool) -> Query:
         _check_brackets(tokens)
         scanned = scan_tables(Cursor(text, tokens))
         tables = _completed(scanned.tables, scanned.window, scanned.as_of)
-        return Query(text, tables, None, scanned.window, 0, functions)
+        return Query(text, tables, None, scanned.window, 0, functions, find_valids(text, tokens, functions))
     if is_query:
         _check_is_query(reading.tree)
     tables = _completed(tables_of(reading.tree), reading.window, reading.as_of)
-    return Query(text, tables, reading.tree, reading.window, 0, functions)
+    valids = find_valids(text, tokens, functions)
+    check_overlaps(text, tokens, reading.tree, valids)
+    return Query(text, tables, reading.tree, reading.window, 0, functions, valids)
 
 
 def _takes_table_for_a_name(text: str, tree: exp.Expression) -> bool:
@@ -262,13 +266,18 @@ def _functions(tokens: Sequence[Token]) -> tuple[Name, ...]:
         if tokens[i + 1].token_type != TokenType.L_PAREN:
             continue
         token = tokens[i]
-        if token.token_type not in FUNCTION_TOKENS or (i and tokens[i - 1].token_type in ALIASED):
+        if token.token_type not in FUNCTION_TOKENS or (i and _is_aliased(tokens[i - 1])):
             continue
         if token.token_type != TokenType.IDENTIFIER and token.text.upper() in NOT_FUNCTIONS:
             continue
         if not _is_cte_head(tokens, i):
             found.append(Name(token.text, Span(token.start, token.end + 1)))
     return tuple(found)
+
+
+def _is_aliased(before: Token) -> bool:
+    """Whether the name behind this token is an alias: `FROM t x (a, b)`."""
+    return before.token_type in ALIASED and before.text.upper() not in BEFORE_EXPRESSIONS
 
 
 def _is_cte_head(tokens: Sequence[Token], i: int) -> bool:

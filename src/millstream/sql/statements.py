@@ -75,11 +75,30 @@ class TableReference:
 
 
 @dataclass(frozen=True, slots=True)
+class Overlaps:
+    """`OVERLAPS [PERIOD] (low, high)`: where its words with the parenthesis, its comma and its end stand."""
+
+    opening: Span
+    comma: Span
+    closing: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """`VALID(name)`, the time of a streaming table's row. `span` covers the call, not the OVERLAPS behind it."""
+
+    span: Span
+    name: Name
+    overlaps: Overlaps | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """A SELECT as written. `text` is the query alone and all spans in here are offsets into it.
 
     `offset` is where `text` starts in the statement. `tree` is sqlglot's view of it, for binding and
-    pruning; it is None where sqlglot cannot read what Spark may still accept.
+    pruning; it is None where sqlglot cannot read what Spark may still accept. `valids` stand in the
+    order of the text.
     """
 
     text: str
@@ -88,6 +107,7 @@ class Query:
     window: Window | None = None
     offset: int = 0
     functions: tuple[Name, ...] = ()
+    valids: tuple[Valid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +186,7 @@ class CreateStreamingTable(Statement):
     period: Duration | None = None
     if_not_exists: bool = False
     comment: str | None = None
+    period_span: Span = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,19 +236,39 @@ class CreateStreamingView(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Drop(Statement):
+    """`table` is for `DROP INDEX name ON table` alone."""
+
     kind: ObjectKind
     name: Name
     if_exists: bool = False
     cascade: bool = False
+    table: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumns:
+    """`ADD COLUMN[S] [IF NOT EXISTS] …`; `names` say where each of the columns stands."""
+
+    columns: tuple[Column, ...]
+    names: tuple[Name, ...]
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetRange:
+    """`SET RANGE INTERVAL … | UNBOUNDED` (None); `span` covers what stands behind RANGE."""
+
+    period: Duration | None
+    span: Span = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class AlterTable(Statement):
-    """Parsed for later parts: the action is kept as text (`ADD COLUMN …`, `SET RANGE …`)."""
+    """ALTER of a table, a stream or a streaming table."""
 
     kind: ObjectKind
     name: Name
-    action: str
+    action: AddColumns | SetRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from millstream.sql.names import TYPE_WORDS, check_column_name
 
 if TYPE_CHECKING:
     from millstream.sql.cursor import Cursor
+    from millstream.sql.statements import Name
 
 SCALARS: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -107,23 +108,27 @@ class SqlType:
 def read_columns(cursor: Cursor) -> tuple[Column, ...]:
     """`(name TYPE [NOT NULL] [COMMENT '…'], …)`; names are unique whatever their case."""
     cursor.expect("(")
-    columns: dict[str, Column] = {}
+    columns = read_column_list(cursor)
+    cursor.expect(")")
+    return tuple(column for _, column in columns)
+
+
+def read_column_list(cursor: Cursor) -> list[tuple[Name, Column]]:
+    """The same without parentheses, each column beside its name in the text."""
+    columns: dict[str, tuple[Name, Column]] = {}
     while True:
         _refuse_table_constraint(cursor)
-        span = cursor.span()
-        column = _column(cursor)
-        if column.name.lower() in columns:
+        name, column = _column(cursor)
+        if name.text.lower() in columns:
             cursor.fail(
-                f"column {column.name!r} is there twice",
+                f"column {name.text!r} is there twice",
                 hint="Give each column its own name; case makes no difference.",
-                at=span,
+                at=name.span,
                 condition=Condition.DUPLICATE_COLUMN,
             )
-        columns[column.name.lower()] = column
+        columns[name.text.lower()] = name, column
         if not cursor.accept(","):
-            break
-    cursor.expect(")")
-    return tuple(columns.values())
+            return list(columns.values())
 
 
 def _refuse_table_constraint(cursor: Cursor) -> None:
@@ -140,13 +145,13 @@ def _refuse_constraint(cursor: Cursor) -> NoReturn:
     cursor.fail(f"{word} is not supported", hint=REFUSED_CONSTRAINTS[word], condition=Condition.NOT_SUPPORTED)
 
 
-def _column(cursor: Cursor) -> Column:
+def _column(cursor: Cursor) -> tuple[Name, Column]:
     name = cursor.name("a column name")
     check_column_name(name)
     cursor.accept(":")
     type_ = read_type(cursor)
     nullable, comment = _constraints(cursor)
-    return Column(name.text, type_.arrow, nullable, type_.max_length, type_.padded, comment)
+    return name, Column(name.text, type_.arrow, nullable, type_.max_length, type_.padded, comment)
 
 
 def _constraints(cursor: Cursor) -> tuple[bool, str | None]:

@@ -5,10 +5,13 @@
     segment       Arrow rows → a durable Parquet file
     inline        Arrow rows ↔ rows in the catalogue
     prune         which files can hold a match
+    period        a streaming table's visible part, and its compartments
+    index         value indices: sorted copies of segments
     scan          a table at a snapshot: its files and inlined rows, pruned
     watermark     a stream's time, row by row
     transaction   changes to several tables, committed as one snapshot
     upkeep        flush, compaction, expiry, basket clean-up, orphans
+    retention     whole compartments dropped when the period slides
     lake          the front: a database directory, opened
 
 Knows nothing of SQL text, plans or Spark.

@@ -31,13 +31,15 @@ def _check_nulls(table: TableInfo, column: Column, values: pa.ChunkedArray) -> N
     if values.null_count == 0 or (column.nullable and not is_time):
         return
     row = pc.index(pc.is_null(values), True).as_py() + 1
-    raise DataError(
+    error = DataError(
         Condition.NULL_VALUE,
         f"column {column.name!r} of {table.name!r} must not be null",
         detail=f"Row {row} of the insert has no value there."
         + (" It is the stream's time column: every row needs a time." if is_time else ""),
         hint="Give every row a value for it; nothing of this insert was kept.",
     )
+    error.refused_rows = values.null_count if is_time else 0
+    raise error
 
 
 def _fitted(column: Column, length: int, values: pa.ChunkedArray) -> pa.ChunkedArray:

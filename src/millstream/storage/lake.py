@@ -2,6 +2,7 @@
 
 catalog.sqlite    the DuckLake catalogue
 data/             Parquet segments, a folder for each table
+index/            sorted copies of segments, for the value indices
 scratch/          inlined rows handed to Spark as Parquet; emptied on every opening
 lock              held by the one process that writes
 """
@@ -15,20 +16,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millstream.catalog.catalog import Catalog
+from millstream.catalog.records import StreamState
 from millstream.errors import Condition, MachineError
-from millstream.storage import scan, upkeep
+from millstream.storage import index, period, segment, upkeep, watermark
+from millstream.storage.index import Chooser
 from millstream.storage.lock import DirectoryLock
+from millstream.storage.scan import Scan, plan
 from millstream.storage.segment import storage_errors, sync_folder
 from millstream.storage.transaction import Transaction, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.catalog.records import DataFile, Moment, Snapshot, TableInfo
     from millstream.clock import Clock
     from millstream.storage.prune import Comparison
 
-CATALOG, DATA, SCRATCH, LOCK = "catalog.sqlite", "data", "scratch", "lock"
+CATALOG, DATA, INDEX, SCRATCH, LOCK = "catalog.sqlite", "data", "index", "scratch", "lock"
 SCHEMA_FOLDER = "main"
 
 
@@ -46,8 +50,10 @@ class Lake:
         try:
             self.catalog = Catalog(root / CATALOG, root / DATA, clock, read_only=read_only)
             self.scratch = self._make_scratch()
+            self.chooser = Chooser(self)
             if not read_only:
                 upkeep.remove_orphans(self)
+                index.remove_orphans(self)
         except BaseException:
             self._release()
             raise
@@ -96,10 +102,28 @@ class Lake:
             sync_folder(folder.parent)
         return folder
 
+    @property
+    def indexes(self) -> Path:
+        return self.root / INDEX
+
+    def index_folder(self, table: TableInfo) -> Path:
+        """Where the index copies of a table's segments are; made when first asked for."""
+        folder = self.indexes / table.path
+        if not folder.exists():
+            with storage_errors():
+                folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(folder.parent)
+        return folder
+
+    def path_of(self, scan: Scan, file: DataFile) -> Path:
+        """The Parquet file to read: the data file itself, or the index copy chosen for it."""
+        choice = scan.choices.get(file.id)
+        return self.folder(scan.table) / file.path if choice is None else self.indexes / choice.copy.path
+
     def transaction(self, *, is_long: bool = False) -> Transaction:
         """A new transaction on the current snapshot; upkeep leaves all rows in place for a long one."""
         self.catalog.check_writable()
-        opened = Transaction(self, self.catalog.current, is_long=is_long)
+        opened = Transaction(self, self.catalog.now, is_long=is_long)
         with self._lock:
             self._open_transactions.add(opened)
         return opened
@@ -120,14 +144,41 @@ class Lake:
         for listener in self._listeners:
             listener(written)
 
-    def scan(self, table: TableInfo, snapshot: Snapshot, comparisons: Sequence[Comparison] = ()) -> scan.Scan:
-        """The table at a snapshot, without the files that cannot match."""
+    def scan(
+        self,
+        table: TableInfo,
+        snapshot: Snapshot,
+        comparisons: Sequence[Comparison] = (),
+        horizon: int | None = None,
+        *,
+        use_indexes: bool = True,
+    ) -> Scan:
+        """The table at a snapshot from its horizon on, without the files that cannot match.
+
+        Index copies are kept for files of the newest snapshots alone, so time travel does without.
+        """
+        chooser = self.chooser if use_indexes else None
         with self.catalog.read() as connection:
-            return scan.plan(connection, table, snapshot.id, comparisons)
+            return plan(connection, table, snapshot.id, comparisons, horizon, chooser)
+
+    def horizon(self, table: TableInfo, moment: Moment) -> int | None:
+        """The oldest time of a streaming table that is visible at a moment."""
+        return period.horizon(table, moment.streams.get(table.id, StreamState()), self.clock.now())
+
+    def count(self, found: Scan) -> int:
+        """How many visible rows a scan holds: only files that lie across the horizon are looked into."""
+        rows = found.rows
+        if found.horizon is None or found.table.time is None:
+            return rows
+        for file in found.files:
+            if file.low is None or file.low < found.horizon:
+                column = segment.read_column(self.folder(found.table), file.path, found.table.time.column)
+                rows -= int((watermark.times_of(column) < found.horizon).sum())
+        return rows
 
 
 def _is_ours_or_empty(root: Path) -> bool:
-    return {p.name for p in root.iterdir()} <= {CATALOG, DATA, SCRATCH, LOCK}
+    return {p.name for p in root.iterdir()} <= {CATALOG, DATA, INDEX, SCRATCH, LOCK}
 
 
 def not_a_database(root: Path, detail: str) -> MachineError:

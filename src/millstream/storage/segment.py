@@ -73,8 +73,8 @@ def write(
                     body,
                     file,
                     row_group_size=ROW_GROUP_ROWS,
-                    write_statistics=_columns_with_bounds(table, columns),
-                    use_dictionary=_columns_with_dictionary(body.schema),
+                    write_statistics=columns_with_bounds(table, columns),
+                    use_dictionary=columns_with_dictionary(body.schema),
                     write_page_index=True,
                 )
                 file.flush()
@@ -86,7 +86,7 @@ def write(
     return Segment(path.name, data.num_rows, size, footer, columns, start)
 
 
-def _columns_with_bounds(table: TableInfo, columns: dict[int, ColumnStats]) -> list[str]:
+def columns_with_bounds(table: TableInfo, columns: dict[int, ColumnStats]) -> list[str]:
     """The columns whose bounds the Parquet footer may state.
 
     Parquet's bounds leave NaN out, yet Spark and DuckDB skip row groups by them as if there were none,
@@ -97,7 +97,7 @@ def _columns_with_bounds(table: TableInfo, columns: dict[int, ColumnStats]) -> l
     return [*bounded, ROW_ID_COLUMN]
 
 
-def _columns_with_dictionary(schema: pa.Schema) -> list[str]:
+def columns_with_dictionary(schema: pa.Schema) -> list[str]:
     """Everything but floating numbers: Spark skips by dictionary and would not find -0.0 as 0."""
     leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
     return [path for path, type_ in leaves if not pa.types.is_floating(type_)]
@@ -204,7 +204,17 @@ def read(folder: Path, table: TableInfo, file: DataFile) -> tuple[pa.Table, pa.A
         ids = data.column(ROW_ID_COLUMN).combine_chunks()
     else:
         ids = consecutive(file.row_id_start, data.num_rows)
-    return data.select(table.schema.names).cast(table.schema.arrow), ids
+    return _complete(table, data), ids
+
+
+def _complete(table: TableInfo, data: pa.Table) -> pa.Table:
+    """The table's columns; those that came after the file was written are null."""
+    present = set(data.column_names)
+    columns = [
+        data.column(f.name).cast(f.type) if f.name in present else pa.nulls(data.num_rows, f.type)
+        for f in table.schema.arrow
+    ]
+    return pa.table(columns, schema=table.schema.arrow)
 
 
 def last_row_id(folder: Path, file: DataFile) -> int:

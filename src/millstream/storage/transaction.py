@@ -16,8 +16,9 @@ from millstream.catalog import files, inlined, streams, tables
 from millstream.catalog.commits import Receipt
 from millstream.catalog.records import DataFile, Segment, TableInfo
 from millstream.errors import Condition, MachineError
-from millstream.storage import constraints, inline, segment, watermark
-from millstream.storage.scan import Scan, plan
+from millstream.schema import ObjectKind
+from millstream.storage import constraints, inline, period, segment, watermark
+from millstream.storage.scan import Scan, plan, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from millstream.catalog.commits import Commit
-    from millstream.catalog.records import ColumnStats, Snapshot
+    from millstream.catalog.records import ColumnStats, Moment, Snapshot
+    from millstream.storage.index import Chooser
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
 
@@ -39,6 +41,8 @@ class Written:
     inlined_rows: int
     segments: int
     rows: int
+    removes: bool = False
+    late: int = 0
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Staged:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     row_stats: list[dict[int, ColumnStats]] = field(default_factory=list)
     times: list[NDArray[np.int64]] = field(default_factory=list)
+    late: int = 0
 
     @property
     def removes(self) -> bool:
@@ -59,21 +64,23 @@ class Staged:
 
     def written(self) -> Written:
         rows = len(self.rows) + sum(s.rows for s in self.segments)
-        return Written(self.table, len(self.rows), len(self.segments), rows)
+        return Written(self.table, len(self.rows), len(self.segments), rows, self.removes, self.late)
 
 
 class Transaction:
     """See the module's contract. Not for several threads at once."""
 
-    def __init__(self, lake: Lake, base: Snapshot, *, is_long: bool = False) -> None:
+    def __init__(self, lake: Lake, base: Moment, *, is_long: bool = False) -> None:
         self._lake = lake
-        self.base = base
+        self.moment = base
+        self.base: Snapshot = base.snapshot
+        self.late_rows = 0
         self.is_long = is_long
         self._staged: dict[int, Staged] = {}
         self._created: dict[str, TableInfo] = {}
         self._dropped: dict[int, TableInfo] = {}
         self._made = 0
-        lake.catalog.pin(base.id)
+        lake.catalog.pin(self.base.id)
 
     def tables(self) -> Mapping[str, TableInfo]:
         """The tables as this transaction sees them: those of its base with its own changes."""
@@ -109,7 +116,7 @@ class Transaction:
             staged.row_stats.append(row_stats)
         else:
             self._settle_own_rows(staged)
-            staged.segments += segment.write_all(self._lake.folder(table), table, segment.sliced(data))
+            staged.segments += segment.write_all(self._lake.folder(table), table, _parts(table, data))
         self._note_times(staged, data)
         return int(data.num_rows)
 
@@ -120,7 +127,7 @@ class Transaction:
         def parts() -> Iterable[pa.Table]:
             for part in segment.regrouped(constraints.checked(table, batch) for batch in batches):
                 self._note_times(noted, part)
-                yield part
+                yield from _parts(table, part)
 
         written = segment.write_all(self._lake.folder(table), table, parts())
         self._settle_own_rows(self._of(table))
@@ -152,20 +159,32 @@ class Transaction:
         if staged.table.time is not None and data.num_rows:
             staged.times.append(watermark.times_of(data.column(staged.table.time.column)))
 
-    def scan(self, table: TableInfo, comparisons: Sequence[Comparison] = ()) -> Scan:
+    def scan(self, table: TableInfo, comparisons: Sequence[Comparison] = (), horizon: int | None = None) -> Scan:
         """The table as this transaction sees it: its base snapshot with its own changes."""
-        found = self._stored(table, comparisons)
-        staged = self._staged.get(table.id)
-        return found if staged is None else self._with_own(found, staged)
+        return self._merged(self._stored(table, comparisons, horizon))
 
-    def _stored(self, table: TableInfo, comparisons: Sequence[Comparison] = ()) -> Scan:
+    def read(self, table: TableInfo, comparisons: Sequence[Comparison] = (), horizon: int | None = None) -> Scan:
+        """The same for a query: through index copies where they help."""
+        return self._merged(self._stored(table, comparisons, horizon, self._lake.chooser))
+
+    def _merged(self, found: Scan) -> Scan:
+        staged = self._staged.get(found.table.id)
+        return found if staged is None else visible(self._with_own(found, staged))
+
+    def _stored(
+        self,
+        table: TableInfo,
+        comparisons: Sequence[Comparison] = (),
+        horizon: int | None = None,
+        chooser: Chooser | None = None,
+    ) -> Scan:
         if table.id < 0:
-            return Scan(table, self.base.id, ())
+            return Scan(table, self.base.id, (), horizon=horizon)
         with self._lake.catalog.read() as connection:
-            return plan(connection, table, self.base.id, comparisons)
+            return plan(connection, table, self.base.id, comparisons, horizon, chooser)
 
     def _with_own(self, found: Scan, staged: Staged) -> Scan:
-        own = [_as_file(s, -1 - i) for i, s in enumerate(staged.segments)]
+        own = [_as_file(staged.table, s, -1 - i) for i, s in enumerate(staged.segments)]
         kept = [f for f in found.files if f.id not in staged.removed]
         data, ids = found.inlined, found.inlined_ids
         if staged.inlined_end is not None:
@@ -174,9 +193,7 @@ class Transaction:
             new, new_ids = inline.from_rows(staged.table, [(-1, *row) for row in staged.rows])
             data = new if data is None else pa.concat_tables([data, new])
             ids = new_ids if ids is None else pa.concat_arrays([ids, new_ids])
-        return Scan(
-            found.table, found.snapshot_id, (*kept, *own), found.skipped_files, data, ids, found.comparisons
-        )
+        return replace(found, files=(*kept, *own), inlined=data, inlined_ids=ids)
 
     def materialise(self, table: TableInfo) -> Scan:
         """Stage all inlined rows as segments, so that every row of the table is in a file."""
@@ -229,6 +246,7 @@ class Transaction:
             else:
                 self.rollback()
             raise
+        self.late_rows = sum(s.late for s in staged)
         self._lake.committed([s.written() for s in staged])
         self._finish()
 
@@ -238,10 +256,11 @@ class Transaction:
             tables.drop(commit, table)
         made = {wanted.id: _create(commit, wanted) for wanted in self._created.values()}
         for staged in every:
-            known = made.get(staged.table.id, staged.table)
-            if commit.base.schema_version != self.base.schema_version:
-                check_still_there(commit, known)
-            _apply(commit, staged if known is staged.table else replace(staged, table=known))
+            if staged.table.id in made:
+                staged.table = made[staged.table.id]
+            elif commit.base.schema_version != self.base.schema_version:
+                _meet_new_version(commit, staged)
+            _apply(commit, staged)
 
     def rollback(self) -> None:
         """Forget all staged changes and delete what was written for them."""
@@ -259,9 +278,35 @@ class Transaction:
         return table.id in self._staged and self._staged[table.id].removes
 
 
-def _as_file(part: Segment, file_id: int) -> DataFile:
+def _parts(table: TableInfo, data: pa.Table) -> Iterable[pa.Table]:
+    """The rows in segments: of bounded size, and each in one compartment of a streaming table."""
+    for part in segment.sliced(data):
+        if table.kind is ObjectKind.STREAMING_TABLE:
+            yield from period.runs(table, part)
+        else:
+            yield part
+
+
+def _as_file(table: TableInfo, part: Segment, file_id: int) -> DataFile:
     has_row_ids = part.row_id_start is not None
-    return DataFile(file_id, part.path, part.rows, part.bytes, part.row_id_start or 0, 0, has_row_ids)
+    file = DataFile(file_id, part.path, part.rows, part.bytes, part.row_id_start or 0, 0, has_row_ids)
+    if table.kind is not ObjectKind.STREAMING_TABLE:
+        return file
+    low, high = part.times(table)
+    return replace(file, low=low, high=high)
+
+
+def _meet_new_version(commit: Commit, staged: Staged) -> None:
+    """Fit what was staged for a table to its definition now: columns may have come, or all have gone."""
+    known = {t.id: t for t in tables.load(commit.connection, commit.base.id).values()}
+    table = known.get(staged.table.id)
+    if table is None or (table.schema_version != staged.table.schema_version and staged.removes):
+        raise conflict(staged.table)
+    more = len(table.schema.columns) - len(staged.table.schema.columns)
+    staged.table = table
+    if not table.inlined_table and staged.rows:
+        raise conflict(staged.table)
+    staged.rows = [(*row, *[None] * more) for row in staged.rows]
 
 
 def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
@@ -286,8 +331,10 @@ def _apply(commit: Commit, staged: Staged) -> None:
         inlined.insert(commit, table, staged.rows, merged)
     if staged.times and table.time is not None:
         state = streams.state_of(commit, table.id)
+        before = state.late_rows
         for times in staged.times:
             state = watermark.after_rows(state, table.time.delay.amount, times, arrival=table.time.is_arrival)
+        staged.late = state.late_rows - before
         streams.save(commit, table.id, state)
 
 
@@ -297,6 +344,16 @@ def check_still_there(commit: Commit, table: TableInfo) -> None:
         "SELECT 1 FROM ducklake_table WHERE table_id = ? AND end_snapshot IS NULL", (table.id,)
     ).fetchone()
     if row is None:
+        raise conflict(table)
+
+
+def check_same_version(commit: Commit, table: TableInfo) -> None:
+    """Raise if the table has been dropped or has got columns meanwhile."""
+    check_still_there(commit, table)
+    row = commit.connection.execute(
+        "SELECT max(schema_version) FROM ducklake_schema_versions WHERE table_id = ?", (table.id,)
+    ).fetchone()
+    if row[0] is not None and row[0] != table.schema_version:
         raise conflict(table)
 
 

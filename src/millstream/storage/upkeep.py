@@ -14,11 +14,11 @@ import pyarrow as pa
 from millstream.catalog import files, inlined, snapshots, stats, streams
 from millstream.errors import Condition, MillstreamError
 from millstream.schema import ObjectKind
-from millstream.storage import inline, segment
-from millstream.storage.transaction import check_still_there
+from millstream.storage import index, inline, period, segment
+from millstream.storage.transaction import check_same_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from millstream.catalog.commits import Commit
@@ -36,10 +36,11 @@ def tables_of(lake: Lake, *kinds: ObjectKind) -> list[TableInfo]:
 
 def flush(lake: Lake) -> int:
     """Move inlined rows into segments, table by table; returns the number of rows moved."""
-    return sum(_flush(lake, table) for table in tables_of(lake) if table.inlined_table)
+    return sum(flush_table(lake, table) for table in tables_of(lake) if table.inlined_table)
 
 
-def _flush(lake: Lake, table: TableInfo) -> int:
+def flush_table(lake: Lake, table: TableInfo) -> int:
+    """Move the inlined rows of one table into segments."""
     if lake.is_being_changed(table):
         return 0
     with lake.catalog.read() as connection:
@@ -47,16 +48,15 @@ def _flush(lake: Lake, table: TableInfo) -> int:
     if not rows:
         return 0
     data, ids = inline.from_rows(table, rows)
-    written = segment.write(lake.folder(table), table, data, ids)
-    segment.sync_folder(lake.folder(table))
+    written = _write(lake, table, data, ids)
 
     def work(commit: Commit) -> None:
-        check_still_there(commit, table)
+        check_same_version(commit, table)
         before = commit.connection.total_changes
         inlined.end(commit, table, ids[-1].as_py())
         if commit.connection.total_changes - before != len(rows):
             raise _OvertakenError
-        files.add(commit, table, [written], moved=True)
+        files.add(commit, table, written, moved=True)
         commit.changes = [f"inline_flush:{table.id}"]
 
     return len(rows) if _commit_or_drop(lake, table, written, work) else 0
@@ -66,11 +66,28 @@ class _OvertakenError(Exception):
     """A statement changed the rows that upkeep was about to move; it tries again later."""
 
 
-def _commit_or_drop(lake: Lake, table: TableInfo, written: Segment, work: Callable[[Commit], None]) -> bool:
+def _write(lake: Lake, table: TableInfo, data: pa.Table, ids: pa.Array) -> list[Segment]:
+    """Rows that move, as segments: of a streaming table one for each compartment, in time order."""
+    folder = lake.folder(table)
+    parts = period.pieces(table, data, ids) if table.kind is ObjectKind.STREAMING_TABLE else [(data, ids)]
+    written: list[Segment] = []
+    try:
+        for part, part_ids in parts:
+            written.append(segment.write(folder, table, part, part_ids))
+    except BaseException:
+        segment.remove(folder, written)
+        raise
+    segment.sync_folder(folder)
+    return written
+
+
+def _commit_or_drop(
+    lake: Lake, table: TableInfo, written: Sequence[Segment], work: Callable[[Commit], None]
+) -> bool:
     try:
         lake.catalog.commit(work)
     except BaseException as error:
-        segment.remove(lake.folder(table), [written])
+        segment.remove(lake.folder(table), written)
         if isinstance(error, _OvertakenError):
             return False
         if isinstance(error, MillstreamError) and error.condition is Condition.WRITE_CONFLICT:
@@ -88,18 +105,32 @@ def _compact(lake: Lake, table: TableInfo) -> int:
     gone = 0
     with lake.catalog.read() as connection:
         live = files.live(connection, table.id, lake.catalog.current.id)
-    for group in small_groups(live):
+    for group in _groups(table, live):
         if lake.is_being_changed(table):
             break
-        gone += _merge(lake, table, group)
+        gone += merge(lake, table, group)
     return gone
 
 
-def small_groups(live: list[DataFile]) -> list[list[DataFile]]:
-    """Small files in row id order, in groups that make one segment each, if there are enough of them."""
+def _groups(table: TableInfo, live: list[DataFile]) -> list[list[DataFile]]:
+    """The files to write anew together; those of a streaming table compartment by compartment."""
+    if table.kind is not ObjectKind.STREAMING_TABLE:
+        return small_groups(live)
+    astray = [f for f in live if period.is_straddling(table, f)]
+    by_compartment: dict[int, list[DataFile]] = {}
+    for file in sorted(live, key=lambda f: (f.low or 0, f.row_id_start)):
+        if file not in astray:
+            by_compartment.setdefault(period.compartment(table, file.low or 0), []).append(file)
+    newest = max(by_compartment, default=0)
+    groups = [small_groups(c, None if n == newest else 2) for n, c in by_compartment.items()]
+    return [[f] for f in astray] + [g for found in groups for g in found]
+
+
+def small_groups(live: list[DataFile], enough: int | None = None) -> list[list[DataFile]]:
+    """Small files, in the order given, in groups that make one segment each, if there are enough of them."""
     small = [f for f in live if f.rows < SMALL_ROWS and f.bytes < SMALL_BYTES]
     groups: list[list[DataFile]] = [[]]
-    if len(small) < MOST_SMALL_FILES:
+    if len(small) < (MOST_SMALL_FILES if enough is None else enough):
         return []
     for file in small:
         if sum(f.rows for f in groups[-1]) + file.rows > segment.SEGMENT_ROWS:
@@ -108,16 +139,16 @@ def small_groups(live: list[DataFile]) -> list[list[DataFile]]:
     return [g for g in groups if len(g) > 1]
 
 
-def _merge(lake: Lake, table: TableInfo, group: list[DataFile]) -> int:
-    folder = lake.folder(table)
-    parts = [segment.read(folder, table, file) for file in group]
+def merge(lake: Lake, table: TableInfo, group: list[DataFile]) -> int:
+    """Write the rows of some files anew, together; returns the number of files that went."""
+    parts = [segment.read(lake.folder(table), table, file) for file in group]
     ids = pa.concat_arrays([i for _, i in parts])
-    written = segment.write(folder, table, pa.concat_tables([data for data, _ in parts]), ids)
-    segment.sync_folder(folder)
+    written = _write(lake, table, pa.concat_tables([data for data, _ in parts]), ids)
 
     def work(commit: Commit) -> None:
+        check_same_version(commit, table)
         files.end(commit, table, [f.id for f in group])
-        files.add(commit, table, [written], moved=True)
+        files.add(commit, table, written, moved=True)
         commit.changes = [f"merge_adjacent:{table.id}"]
 
     return len(group) if _commit_or_drop(lake, table, written, work) else 0
@@ -169,6 +200,7 @@ def expire(lake: Lake, keep: timedelta) -> int:
         return 0
     expired = lake.catalog.maintain(lambda connection: snapshots.expire(connection, keep_from, now))
     delete_scheduled(lake)
+    index.discard(lake)
     return expired
 
 

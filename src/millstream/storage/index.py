@@ -1,0 +1,248 @@
+"""Value indices: sorted copies of segments, built one at a time, and the choice between copy and segment.
+
+A copy holds the rows of one data file sorted by the indexed column (then by time), in small row groups
+with page bounds, so that a read of few keys touches few pages; HASH adds Bloom filters, for keys that
+are rare. A copy never changes and goes with its file. A file is worth a copy when compaction is done
+with it. Copies live beside the data, where foreign readers of the lake do not look.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millstream.catalog import files, indexes
+from millstream.catalog.files import AFTER_ALL, BEFORE_ALL
+from millstream.catalog.records import IndexCopy, IndexMethod, RowGroup
+from millstream.errors import MachineError
+from millstream.storage import prune, segment, statistics
+from millstream.storage.prune import Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from millstream.catalog.records import DataFile, IndexInfo, TableInfo
+    from millstream.catalog.store import Connection
+    from millstream.storage.lake import Lake
+    from millstream.storage.prune import Comparison
+
+LEAST_ROWS = 131_072
+"""Smaller files are read faster than they are sorted, and compaction will replace them."""
+ROW_GROUP_ROWS = 65_536
+PAGE_ROWS = 4_096
+EQUALITY = (Operator.EQ, Operator.IN)
+SERVES = {IndexMethod.HASH: EQUALITY, IndexMethod.BTREE: tuple(Operator)}
+WORTH_IT = 0.8
+"""A copy is read if it leaves at most this part of the rows: its rows are out of time order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A copy that is read in place of its file, and how much of it can match."""
+
+    index: IndexInfo
+    copy: IndexCopy
+    rows: int
+    groups: int
+
+
+def is_indexable(type_: pa.DataType) -> bool:
+    """Types whose order Arrow, Parquet's bounds and Spark agree on."""
+    return bool(
+        pa.types.is_integer(type_)
+        or pa.types.is_decimal(type_)
+        or pa.types.is_string(type_)
+        or pa.types.is_date(type_)
+        or pa.types.is_timestamp(type_)
+    )
+
+
+class Chooser:
+    """Picks, for each file of a scan, the copy in which the fewest rows can match.
+
+    `enabled` is the setting `use_indexes`: without it a read takes everything that is visible.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._known: dict[int, dict[int, IndexCopy]] = {}
+        self._lock = threading.Lock()
+        self.enabled = True
+
+    def choose(
+        self,
+        connection: Connection,
+        table: TableInfo,
+        candidates: Sequence[DataFile],
+        comparisons: Sequence[Comparison],
+        times: tuple[int, int],
+    ) -> dict[int, Choice]:
+        """The choice for each file that is better read through a copy."""
+        chosen: dict[int, Choice] = {}
+        if not comparisons or not candidates:
+            return chosen
+        for index, useful in self._useful(table, comparisons):
+            copies = self._copies(connection, index, table, candidates)
+            for file in candidates:
+                found = _choice(index, copies.get(file.id), useful)
+                best = chosen[file.id].rows if file.id in chosen else WORTH_IT * expected_rows(file, times)
+                if found is not None and (found.rows < best or not found.rows):
+                    chosen[file.id] = found
+        return chosen
+
+    def _useful(
+        self, table: TableInfo, comparisons: Sequence[Comparison]
+    ) -> Iterator[tuple[IndexInfo, list[Comparison]]]:
+        for index in self._lake.catalog.indexes().values():
+            if index.table_id == table.id and index.column_id in table.column_ids:
+                name = table.column(index.column_id).name
+                served = [c for c in comparisons if c.column == name and c.operator in SERVES[index.method]]
+                if served:
+                    yield index, served
+
+    def _copies(
+        self, connection: Connection, index: IndexInfo, table: TableInfo, candidates: Sequence[DataFile]
+    ) -> dict[int, IndexCopy]:
+        """The index's copies; read again only if some candidate is not among those known."""
+        with self._lock:
+            known = self._known.get(index.id, {})
+        if any(f.id not in known for f in candidates):
+            known = indexes.copies(connection, index, table.column(index.column_id).type)
+            with self._lock:
+                self._known[index.id] = known
+        return known
+
+
+def _choice(index: IndexInfo, copy: IndexCopy | None, comparisons: Sequence[Comparison]) -> Choice | None:
+    if copy is None:
+        return None
+    groups = [g for g in copy.groups if all(prune.can_match(g.stats, c) for c in comparisons)]
+    return Choice(index, copy, sum(g.rows for g in groups), len(groups))
+
+
+def expected_rows(file: DataFile, times: tuple[int, int]) -> float:
+    """How many rows of a file that is in time order lie in a span of time, if they are spread evenly."""
+    if file.low is None or file.high is None or file.high == file.low:
+        return file.rows
+    low, high = max(times[0], file.low, BEFORE_ALL), min(times[1], file.high, AFTER_ALL)
+    return file.rows * max(0, high - low) / (file.high - file.low)
+
+
+def missing(lake: Lake) -> list[tuple[TableInfo, IndexInfo, DataFile]]:
+    """The copies that are still to be made, newest files first: they are asked for most."""
+    found = []
+    tables = {t.id: t for t in lake.catalog.tables().values()}
+    with lake.catalog.read() as connection:
+        for index in lake.catalog.indexes().values():
+            table = tables.get(index.table_id)
+            if table is None or index.column_id not in table.column_ids:
+                continue
+            done, _ = indexes.built(connection, index.id)
+            live = files.live(connection, table.id, lake.catalog.current.id)
+            found += [(table, index, f) for f in reversed(live) if is_worth_it(f) and f.id not in done]
+    return found
+
+
+def is_worth_it(file: DataFile) -> bool:
+    return file.rows >= LEAST_ROWS
+
+
+def build(lake: Lake, table: TableInfo, index: IndexInfo, file: DataFile) -> bool:
+    """Make one copy; False if its file has gone meanwhile."""
+    try:
+        data, row_ids = segment.read(lake.folder(table), table, file)
+    except MachineError:
+        if (lake.folder(table) / file.path).exists():
+            raise
+        return False
+    del row_ids
+    copy = _write(lake.index_folder(table), table, index, file, data)
+    if not lake.catalog.commit(lambda commit: indexes.add_copy(commit, copy)):
+        (lake.indexes / copy.path).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _write(folder: Path, table: TableInfo, index: IndexInfo, file: DataFile, data: pa.Table) -> IndexCopy:
+    column = table.column(index.column_id)
+    ordered = data.take(_order(table, column.name, data))
+    path = folder / f"{index.id}-{uuid.uuid4()}.parquet"
+    bloom = {column.name: True} if index.method is IndexMethod.HASH else None
+    with segment.storage_errors():
+        try:
+            with segment.open_for_write(path) as out:
+                pq.write_table(
+                    ordered,
+                    out,
+                    row_group_size=ROW_GROUP_ROWS,
+                    max_rows_per_page=PAGE_ROWS,
+                    write_page_index=True,
+                    use_dictionary=segment.columns_with_dictionary(ordered.schema),
+                    write_statistics=_bounded(table, data),
+                    bloom_filter_options=bloom,
+                )
+                out.flush()
+                os.fsync(out.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+    segment.sync_folder(folder)
+    groups = tuple(
+        RowGroup(part.num_rows, statistics.of_column(column, part.column(column.name)))
+        for part in segment.sliced(ordered, ROW_GROUP_ROWS)
+    )
+    return IndexCopy(index.id, file.id, f"{folder.name}/{path.name}", path.stat().st_size, groups)
+
+
+def _bounded(table: TableInfo, data: pa.Table) -> list[str]:
+    return segment.columns_with_bounds(table, statistics.of_table(table, data))
+
+
+def _order(table: TableInfo, column: str, data: pa.Table) -> pa.Array:
+    keys: list[Any] = [(column, "ascending")]
+    if table.time is not None and table.time.column != column:
+        keys.append((table.time.column, "ascending"))
+    return pc.sort_indices(data, sort_keys=keys)
+
+
+def build_some(lake: Lake, most: int) -> int:
+    """Make some of the copies that are missing; returns how many are still to be made."""
+    todo = missing(lake)
+    for table, index, file in todo[:most]:
+        build(lake, table, index, file)
+    return len(todo[most:])
+
+
+def discard(lake: Lake) -> int:
+    """Delete the copies that no reader can have found: of files or indices that are gone."""
+    pinned = lake.catalog.oldest_pin()
+    keep_from = lake.catalog.current.id if pinned is None else min(pinned, lake.catalog.current.id)
+    lake.catalog.maintain(lambda connection: indexes.discard(connection, keep_from))
+    with lake.catalog.read() as connection:
+        paths = indexes.discarded(connection)
+    for path in paths:
+        (lake.indexes / path).unlink(missing_ok=True)
+    if paths:
+        lake.catalog.maintain(lambda connection: indexes.forget_discarded(connection, paths))
+    return len(paths)
+
+
+def remove_orphans(lake: Lake) -> int:
+    """Delete copies that the catalogue does not know. Only on opening: nobody can be writing then."""
+    with lake.catalog.read() as connection:
+        known = indexes.every_copy(connection)
+    orphans = [f for f in lake.indexes.glob("*/*.parquet") if f.relative_to(lake.indexes).as_posix() not in known]
+    for file in orphans:
+        file.unlink(missing_ok=True)
+    for folder in lake.indexes.glob("*/"):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    return len(orphans)
