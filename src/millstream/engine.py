@@ -423,6 +423,7 @@ class Engine:
                 # The content changes with the time, so it is another version.
                 commit.changed(f"deleted_from_table:{stream.id}")
 
+        self.lake.access.settle(stream.id)
         self.lake.catalog.commit(work)
         self.lake.committed([Written(stream, 0, 0, 0)])
 

@@ -38,11 +38,12 @@ def live(connection: Connection, table_id: int, snapshot_id: int) -> list[DataFi
 def overlapping(
     connection: Connection, table_id: int, snapshot_id: int, low: int = BEFORE_ALL, high: int = AFTER_ALL
 ) -> list[DataFile]:
-    """The files of a streaming table that hold times from `low` to `high`: the interval index."""
+    """The files of a streaming table that hold times from `low` to `high`, any numbers: the interval index."""
+    low, high = (min(max(time, BEFORE_ALL), AFTER_ALL) for time in (low, high))
     rows = connection.execute(
         f"SELECT {COLUMNS} FROM millstream_segment m JOIN ducklake_data_file f ON f.data_file_id = m.data_file_id"
         f" WHERE m.table_id = ? AND m.high >= ? AND m.low <= ? AND {LIVE}",
-        (table_id, max(low, BEFORE_ALL), min(high, AFTER_ALL), table_id, snapshot_id, snapshot_id),
+        (table_id, low, high, table_id, snapshot_id, snapshot_id),
     )
     return [DataFile(*row) for row in rows]
 

@@ -84,16 +84,20 @@ def _written(stats: ColumnStats) -> tuple[int, int, str | None, str | None]:
     return stats.values, stats.nulls, types.encode(stats.low), types.encode(stats.high)
 
 
-def copies(connection: Connection, index: IndexInfo, type_: pa.DataType) -> dict[int, IndexCopy]:
-    """The copies of an index by data file."""
-    rows = connection.execute(
-        "SELECT data_file_id, path, file_size_bytes, row_groups FROM millstream_index_copy WHERE index_id = ?",
-        (index.id,),
-    )
-    return {
-        file_id: IndexCopy(index.id, file_id, path, size, _groups(text, type_))
-        for file_id, path, size, text in rows
-    }
+def copies(
+    connection: Connection, index: IndexInfo, type_: pa.DataType, file_ids: Iterable[int]
+) -> dict[int, IndexCopy]:
+    """The copies of an index for those of the data files that have one."""
+    found = {}
+    for file_id in file_ids:
+        row = connection.execute(
+            "SELECT path, file_size_bytes, row_groups FROM millstream_index_copy"
+            " WHERE index_id = ? AND data_file_id = ?",
+            (index.id, file_id),
+        ).fetchone()
+        if row is not None:
+            found[file_id] = IndexCopy(index.id, file_id, row[0], row[1], _groups(row[2], type_))
+    return found
 
 
 def _groups(text: str, type_: pa.DataType) -> tuple[RowGroup, ...]:

@@ -39,11 +39,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Condition:
-    """A predicate for Spark, as text over the table's columns; `alias` is how it calls the table."""
+    """A predicate for Spark, as text over the table's columns; `alias` is how it calls the table.
+
+    `guard` stands before it: rows beyond a streaming table's period must not even be looked at.
+    """
 
     text: str
     alias: str
     splice: Splice
+    guard: str = ""
+
+    @property
+    def whole(self) -> str:
+        return f"({self.guard}{self.text})"
 
 
 class Mutation:
@@ -65,8 +73,8 @@ class Mutation:
 
     @staticmethod
     def _within_period(scan: Scan, where: Condition) -> Condition:
-        """The predicate for rows that are visible; the user's text stays first, where its errors point."""
-        return replace(where, text=f"({where.text} AND {visible(scan)})") if scan.needs_horizon else where
+        """The predicate for the rows that are visible."""
+        return replace(where, guard=f"{visible(scan)} AND ") if scan.needs_horizon else where
 
     def _run(self, before: str, text: str, after: str, splice: Splice, columns: Sequence[str]) -> DataFrame:
         """Spark's frame for a statement around a text of the user's; errors point into that text."""
@@ -78,7 +86,7 @@ class Mutation:
         """Remove the rows for which the predicate is true."""
         where = self._within_period(scan, where)
         names = ", ".join(quote(n) for n in scan.table.schema.names)
-        change = self._change(scan, where, names, f"WHERE NOT coalesce({where.text}, false)", where.splice)
+        change = self._change(scan, where, names, f"WHERE NOT coalesce({where.whole}, false)", where.splice)
         # Counted by what is left: a predicate with rand() may match other rows the second time.
         left = sum(s.rows for s in change.survivors)
         return replace(change, rows=sum(f.rows for f in change.gone) - left)
@@ -94,7 +102,7 @@ class Mutation:
             self._check_type(scan, where.alias, column, prepared)
             new[column] = f"({prepared.text})"
         columns = ", ".join(
-            f"CASE WHEN coalesce({where.text}, false)"
+            f"CASE WHEN coalesce({where.whole}, false)"
             f" THEN CAST({new[c.name]} AS {spark_type(c.type).simpleString()})"
             f" ELSE {quote(c.name)} END AS {quote(c.name)}"
             if c.name in new
@@ -132,8 +140,9 @@ class Mutation:
         with translated():
             relation = self._relations.of(scan) if empty else self._relations.with_positions(scan)
         file = "''" if empty else FILE
-        before = f"SELECT {file} AS f, count(*) AS n FROM {relation.name} AS {quote(where.alias)} WHERE ("
-        found = self._run(before, where.text[1:-1], f") GROUP BY {file}", where.splice, scan.table.schema.names)
+        source = f"SELECT {file} AS f, count(*) AS n FROM {relation.name} AS {quote(where.alias)}"
+        before = f"{source} WHERE ({where.guard}("
+        found = self._run(before, where.text[1:-1], f")) GROUP BY {file}", where.splice, scan.table.schema.names)
         if empty:
             return {}
         with translated(replace(where.splice, prefix=len(before))):

@@ -4,6 +4,7 @@ inlined rows ──flush──► small segments ──compact──► (old fil
 baskets ──drop──► nothing            snapshots ──expire──► nothing
 segments without an index copy ──index──► copies
 expired compartments, compartments in use ──retain──► nothing
+commits, the clock ──push──► deliveries of continuous scans
 """
 
 from __future__ import annotations
@@ -26,15 +27,9 @@ if TYPE_CHECKING:
 
 INLINED, SMALL, BASKETS, SNAPSHOTS = "inlined rows", "small segments", "baskets", "snapshots"
 UNINDEXED, EXPIRED, AGEING = "segments to index", "expired compartments", "ageing compartments"
-FLUSH, COMPACT, DROP, EXPIRE, INDEX, RETAIN, AGE = (
-    "flush",
-    "compact",
-    "drop",
-    "expire",
-    "index",
-    "retain",
-    "retain by age",
-)
+PUSHES, CLOCKED = "scans to push", "scans that wait for the clock"
+FLUSH, COMPACT, DROP, EXPIRE, INDEX = "flush", "compact", "drop", "expire", "index"
+RETAIN, AGE, PUSH, TICK = "retain", "retain by age", "push", "push by the clock"
 COPIES_AT_ONCE = 4
 """So many index copies are made before other upkeep gets its turn."""
 
@@ -50,6 +45,8 @@ class Policy:
     index: Firing = Firing(tokens=1)
     retain: Firing = Firing(tokens=1)
     age: Firing = Firing(age=timedelta(seconds=10))
+    push: Firing = Firing(tokens=1)
+    clock: Firing = Firing(age=timedelta(seconds=1))
     keep_snapshots: timedelta = timedelta(hours=1)
 
 
@@ -57,6 +54,9 @@ def upkeep_net(lake: Lake, clock: Clock, policy: Policy | None = None) -> Net:
     """The net for a database that is open for writing, told of every commit."""
     policy = policy or Policy()
     net = Net(clock)
+    net.transition(PUSH, PUSHES, policy.push, lambda _: _push(net, lake))
+    net.transition(TICK, CLOCKED, policy.clock, lambda _: _push(net, lake))
+    lake.access.wake = lambda: net.put(PUSHES)
     net.transition(DROP, BASKETS, policy.drop, lambda _: _ignore(upkeep.drop_consumed(lake)))
     net.transition(FLUSH, INLINED, policy.flush, lambda _: net.put(SMALL, upkeep.flush(lake) and 1))
     net.transition(COMPACT, SMALL, policy.compact, lambda _: net.put(UNINDEXED, upkeep.compact(lake)))
@@ -105,6 +105,12 @@ def _retain(net: Net, lake: Lake) -> None:
     if by_clock or not done:
         # The clock moves on without a commit, and so do readers.
         net.put(AGEING)
+
+
+def _push(net: Net, lake: Lake) -> None:
+    lake.access.push_due()
+    if lake.access.next_due() is not None:
+        net.put(CLOCKED)
 
 
 def _index(net: Net, lake: Lake) -> None:

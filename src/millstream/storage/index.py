@@ -12,7 +12,7 @@ import os
 import threading
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +40,7 @@ ROW_GROUP_ROWS = 65_536
 PAGE_ROWS = 4_096
 EQUALITY = (Operator.EQ, Operator.IN)
 SERVES = {IndexMethod.HASH: EQUALITY, IndexMethod.BTREE: tuple(Operator)}
+MOST_REMEMBERED = 20_000
 WORTH_IT = 0.8
 """A copy is read if it leaves at most this part of the rows: its rows are out of time order."""
 
@@ -111,13 +112,17 @@ class Chooser:
     def _copies(
         self, connection: Connection, index: IndexInfo, table: TableInfo, candidates: Sequence[DataFile]
     ) -> dict[int, IndexCopy]:
-        """The index's copies; read again only if some candidate is not among those known."""
+        """The index's copies of the candidates; a copy never changes, so each is read once."""
         with self._lock:
-            known = self._known.get(index.id, {})
-        if any(f.id not in known for f in candidates):
-            known = indexes.copies(connection, index, table.column(index.column_id).type)
-            with self._lock:
-                self._known[index.id] = known
+            known = self._known.setdefault(index.id, {})
+            unknown = [f.id for f in candidates if is_worth_it(f) and f.id not in known]
+        if not unknown:
+            return known
+        found = indexes.copies(connection, index, table.column(index.column_id).type, unknown)
+        with self._lock:
+            if len(known) > MOST_REMEMBERED:
+                known = self._known[index.id] = {}
+            known |= found
         return known
 
 
@@ -165,10 +170,13 @@ def build(lake: Lake, table: TableInfo, index: IndexInfo, file: DataFile) -> boo
         return False
     del row_ids
     copy = _write(lake.index_folder(table), table, index, file, data)
-    if not lake.catalog.commit(lambda commit: indexes.add_copy(commit, copy)):
-        (lake.indexes / copy.path).unlink(missing_ok=True)
-        return False
-    return True
+    is_added = False
+    try:
+        is_added = lake.catalog.commit(lambda commit: indexes.add_copy(commit, copy))
+    finally:
+        if not is_added:
+            (lake.indexes / copy.path).unlink(missing_ok=True)
+    return is_added
 
 
 def _write(folder: Path, table: TableInfo, index: IndexInfo, file: DataFile, data: pa.Table) -> IndexCopy:
@@ -207,10 +215,11 @@ def _bounded(table: TableInfo, data: pa.Table) -> list[str]:
 
 
 def _order(table: TableInfo, column: str, data: pa.Table) -> pa.Array:
-    keys: list[Any] = [(column, "ascending")]
+    # Under names of our own: Arrow reads a sort key that begins with a dot as a path.
+    keys = {"column": data.column(column)}
     if table.time is not None and table.time.column != column:
-        keys.append((table.time.column, "ascending"))
-    return pc.sort_indices(data, sort_keys=keys)
+        keys["time"] = data.column(table.time.column)
+    return pc.sort_indices(pa.table(keys), sort_keys=[(key, "ascending") for key in keys])
 
 
 def build_some(lake: Lake, most: int) -> int:

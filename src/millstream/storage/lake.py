@@ -19,6 +19,7 @@ from millstream.catalog.catalog import Catalog
 from millstream.catalog.records import StreamState
 from millstream.errors import Condition, MachineError
 from millstream.storage import index, period, segment, upkeep, watermark
+from millstream.storage.access import Access
 from millstream.storage.index import Chooser
 from millstream.storage.lock import DirectoryLock
 from millstream.storage.scan import Scan, plan
@@ -51,6 +52,7 @@ class Lake:
             self.catalog = Catalog(root / CATALOG, root / DATA, clock, read_only=read_only)
             self.scratch = self._make_scratch()
             self.chooser = Chooser(self)
+            self.access = Access(self)
             if not read_only:
                 upkeep.remove_orphans(self)
                 index.remove_orphans(self)

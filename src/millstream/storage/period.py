@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from millstream.catalog.files import BEFORE_ALL
 from millstream.schema import instant
 from millstream.storage.watermark import times_of
 
@@ -50,7 +51,7 @@ def width(table: TableInfo) -> int | None:
 def first_kept(table: TableInfo, oldest_visible: int) -> int:
     """The start of the compartment that holds the oldest visible time: everything before it may go."""
     size = width(table) or 1
-    return oldest_visible // size * size
+    return max(oldest_visible // size * size, BEFORE_ALL)
 
 
 def compartment(table: TableInfo, time: int) -> int:

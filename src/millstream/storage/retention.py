@@ -26,17 +26,25 @@ EXPIRED = (
 
 
 def first_kept(lake: Lake, table: TableInfo) -> int | None:
-    """Where the oldest compartment that is still needed begins; None if the table keeps everything."""
+    """Where the oldest compartment that is still needed begins; None if the table keeps everything.
+
+    An instant that is due but not delivered yet may need a little more than what is visible now.
+    """
     oldest = lake.horizon(table, lake.catalog.now)
-    return None if oldest is None else period.first_kept(table, oldest)
+    if oldest is None:
+        return None
+    needed = lake.access.needed_from(table.id)
+    return period.first_kept(table, oldest if needed is None else min(oldest, needed))
 
 
 def drop_expired(lake: Lake) -> bool:
-    """Drop what is beyond the period of every streaming table; False if a reader still holds some of it."""
+    """Drop what is beyond the period of every streaming table; False if a reader or writer still holds some."""
     done = True
     for table in upkeep.tables_of(lake, ObjectKind.STREAMING_TABLE):
         cut = first_kept(lake, table)
-        if cut is not None and not lake.is_being_changed(table):
+        if cut is not None and lake.is_being_changed(table):
+            done = False
+        elif cut is not None:
             _settle(lake, table, cut)
             _end(lake, table, cut)
             done = _forget(lake, table, cut) and done

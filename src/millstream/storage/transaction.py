@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from millstream.catalog import files, inlined, streams, tables
 from millstream.catalog.commits import Receipt
-from millstream.catalog.records import DataFile, Segment, TableInfo
+from millstream.catalog.records import ColumnStats, DataFile, Segment, TableInfo
 from millstream.errors import Condition, MachineError
-from millstream.schema import ObjectKind
+from millstream.schema import ObjectKind, is_nested
 from millstream.storage import constraints, inline, period, segment, watermark
 from millstream.storage.scan import Scan, plan, visible
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from millstream.catalog.commits import Commit
-    from millstream.catalog.records import ColumnStats, Moment, Snapshot
+    from millstream.catalog.records import Moment, Snapshot
     from millstream.storage.index import Chooser
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
@@ -237,6 +237,9 @@ class Transaction:
         defines = bool(self._created or self._dropped)
         shareable = not defines and not any(s.removes for s in staged)
         receipt = Receipt()
+        for part in staged:
+            if part.removes:
+                self._lake.access.settle(part.table.id)
         try:
             if staged or defines:
                 self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable, receipt=receipt)
@@ -302,11 +305,22 @@ def _meet_new_version(commit: Commit, staged: Staged) -> None:
     table = known.get(staged.table.id)
     if table is None or (table.schema_version != staged.table.schema_version and staged.removes):
         raise conflict(staged.table)
-    more = len(table.schema.columns) - len(staged.table.schema.columns)
+    added = table.column_ids[len(staged.table.column_ids) :]
     staged.table = table
     if not table.inlined_table and staged.rows:
         raise conflict(staged.table)
-    staged.rows = [(*row, *[None] * more) for row in staged.rows]
+    staged.rows = [(*row, *[None] * len(added)) for row in staged.rows]
+    staged.row_stats = [stats | _all_null(table, added, _count(stats)) for stats in staged.row_stats]
+    staged.segments = [replace(s, columns=s.columns | _all_null(table, added, s.rows)) for s in staged.segments]
+
+
+def _all_null(table: TableInfo, column_ids: Sequence[int], rows: int) -> dict[int, ColumnStats]:
+    """What is known of columns that came while rows without them were on their way."""
+    return {i: ColumnStats(nulls=rows) for i in column_ids if not is_nested(table.column(i).type)}
+
+
+def _count(known: dict[int, ColumnStats]) -> int:
+    return max(s.values + s.nulls for s in known.values())
 
 
 def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
