@@ -112,10 +112,12 @@ class Definitions:
                     self._engine.target(statement.name, statement.kind)
                 raise not_supported_yet(statement)
             if known or not statement.if_exists:
-                transaction.drop(self._engine.target(statement.name, statement.kind))
+                transaction.drop(self._engine.target(statement.name, statement.kind, verb="DROP"))
             return f"DROP {statement.kind.value.upper()}"
 
-        return self._engine.retried(work)
+        status = self._engine.retried(work)
+        value_index.discard(self._lake)
+        return status
 
     # What takes effect at once
 
@@ -189,7 +191,7 @@ class Definitions:
     @run.register
     def _alter(self, statement: st.AlterTable, _: Any) -> str:
         self._check_no_transaction("ALTER")
-        table = self._engine.target(statement.name, statement.kind)
+        table = self._engine.target(statement.name, statement.kind, verb="ALTER")
         if isinstance(statement.action, st.SetRange):
             self._set_range(table, statement.action, statement.name)
         else:

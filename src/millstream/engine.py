@@ -29,7 +29,7 @@ from millstream.ingest import convert, copy_from, literals
 from millstream.ingest.progress import Listener, ignore
 from millstream.plan import compare, define, describe, explain, valid
 from millstream.plan.bind import BoundQuery, bind, column, find_named
-from millstream.plan.later import not_supported_yet
+from millstream.plan.later import check_not_standing, not_supported_yet
 from millstream.plan.parameters import checked_parameters
 from millstream.schema import TIMESTAMP, ObjectKind
 from millstream.settings import Settings
@@ -134,14 +134,16 @@ class Engine:
         with self._lock_of(table):
             return self.retried(work)
 
-    def target(self, name: st.Name, *allowed: ObjectKind) -> TableInfo:
+    def target(self, name: st.Name, *allowed: ObjectKind, verb: str = "") -> TableInfo:
+        """The table of that name, if it is of a kind that will do."""
         table = find_named(name, self._tables())
         if table.kind not in allowed:
             wanted = " or a ".join(k.value for k in allowed)
+            said = f"Write {verb} {table.kind.value.upper()} {table.name}." if verb else None
             raise StatementError(
                 Condition.WRONG_KIND,
                 f"{table.name!r} is a {table.kind.value}, and this needs a {wanted}",
-                hint=f"DESCRIBE {table.name} shows what it is.",
+                hint=said or f"DESCRIBE {table.name} shows what it is.",
                 span=name.span,
             )
         return table
@@ -203,6 +205,7 @@ class Engine:
                 return Result(f"INSERT{self._late()} {count}")
         literal = isinstance(statement.source, st.Values)
         source = statement.source.query if isinstance(statement.source, st.Values) else statement.source
+        check_not_standing(source, self._tables())
         rows = self._rows(source, statement, parameters)
         if not statement.overwrite:
             count = self._insert_frame(table, rows, names, literal=literal)

@@ -143,9 +143,14 @@ def test_d_with_a_name_describes_it(desk, type_keys):
     assert desk.db.ran == ["DESCRIBE `my table`"]
 
 
+def test_di_lists_indices_of_all_tables_or_of_one(desk, type_keys):
+    type_keys("\\di\r\\di my table\r")
+    assert desk.db.ran == ["SHOW INDEXES", "SHOW INDEXES FROM `my table`"]
+
+
 def test_help_names_every_shortcut(desk, type_keys):
     type_keys("\\?\r")
-    for name in ("\\d", "\\dt", "\\i FILE", "\\o", "\\timing", "\\x", "\\q", "Ctrl-C"):
+    for name in ("\\d", "\\dt", "\\di", "\\i FILE", "\\o", "\\timing", "\\x", "\\q", "Ctrl-C"):
         assert any(line.startswith(name) for line in desk.printed)
 
 

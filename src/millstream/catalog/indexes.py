@@ -107,12 +107,12 @@ def _groups(text: str, type_: pa.DataType) -> tuple[RowGroup, ...]:
     )
 
 
-def built(connection: Connection, index_id: int) -> tuple[set[int], int]:
-    """The data files that have a copy, and the bytes of all copies."""
+def built(connection: Connection, index_id: int) -> dict[int, int]:
+    """The data files that have a copy, and its size in bytes."""
     rows = connection.execute(
         "SELECT data_file_id, file_size_bytes FROM millstream_index_copy WHERE index_id = ?", (index_id,)
-    ).fetchall()
-    return {file_id for file_id, _ in rows}, sum(size for _, size in rows)
+    )
+    return dict(rows.fetchall())
 
 
 def discard(connection: Connection, keep_from: int) -> int:
@@ -134,6 +134,11 @@ def discarded(connection: Connection) -> list[str]:
 
 def forget_discarded(connection: Connection, paths: Iterable[str]) -> None:
     connection.executemany("DELETE FROM millstream_discarded_copy WHERE path = ?", [(p,) for p in paths])
+
+
+def forget_lost(connection: Connection, paths: Iterable[str]) -> None:
+    """Forget copies whose files somebody took away."""
+    connection.executemany("DELETE FROM millstream_index_copy WHERE path = ?", [(p,) for p in paths])
 
 
 def every_copy(connection: Connection) -> set[str]:

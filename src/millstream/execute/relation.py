@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from millstream.execute.session import Spark
     from millstream.storage.lake import Lake
@@ -98,7 +99,7 @@ class Relations:
         session = self._spark.session()
         schema = spark_schema(scan.table.schema.arrow.append(pa.field(ROW_ID_COLUMN, pa.int64())))
         paths = self._paths(scan)
-        frame = session.read.schema(schema).parquet(*paths)
+        frame = _read(session, schema, paths)
         frame = frame.select(
             "*", F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(POSITION)
         )
@@ -111,7 +112,7 @@ class Relations:
         if scan.inlined is not None or not paths:
             scratch = self._write_scratch(scan.inlined or scan.table.schema.arrow.empty_table())
             paths.append(str(scratch))
-        frame = session.read.schema(spark_schema(scan.table.schema.arrow)).parquet(*paths)
+        frame = _read(session, spark_schema(scan.table.schema.arrow), paths)
         if scan.needs_horizon and scan.table.time is not None:
             frame = frame.where(visible(scan))
         if scan.rows_to_read <= ONE_PARTITION_ROWS:
@@ -133,6 +134,11 @@ class Relations:
                 relation.forget()
             self._recent.clear()
             self._kept.clear()
+
+
+def _read(session: SparkSession, schema: StructType, paths: list[str]) -> DataFrame:
+    """Skipping by dictionaries is off: to look a range up, Spark builds a set of every dictionary."""
+    return session.read.schema(schema).option("parquet.filter.dictionary.enabled", "false").parquet(*paths)
 
 
 def _key(scan: Scan) -> tuple[object, ...]:

@@ -28,6 +28,8 @@ SETTINGS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+    # Beyond the threshold Parquet's IN skips by the least and the largest value alone.
+    "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -79,7 +79,7 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
         raise StatementError(
             Condition.NOT_SUPPORTED_YET,
             f"SHOW {what.value} is not built yet",
-            hint="SHOW TABLES, STREAMS, STREAMING TABLES, INDEXES, COLUMNS, SNAPSHOTS, FILES and JOBS work today.",
+            hint="SHOW TABLES, STREAMS, STREAMING TABLES, INDEXES, COLUMNS, FILES, JOBS and SETTINGS work today.",
         )
     return of[what](find_named(statement.of, tables))
 
@@ -191,10 +191,11 @@ def _indexes(lake: Lake, tables: Tables, of: TableInfo | None) -> pa.Table:
 def _index(lake: Lake, index: IndexInfo, table: TableInfo) -> tuple[Any, ...]:
     """`segments` counts those large enough to be indexed; others are read as they are."""
     with lake.catalog.read() as connection:
-        done, size = indexes.built(connection, index.id)
+        done = indexes.built(connection, index.id)
         live = files.live(connection, table.id, lake.catalog.current.id)
-    wanted = [f for f in live if value_index.is_worth_it(f)]
+    wanted = value_index.to_index(table, live)
     built = sum(f.id in done for f in wanted)
+    size = sum(done.get(f.id, 0) for f in live)
     state = "ready" if built == len(wanted) else "building"
     column = table.column(index.column_id).name
     return index.name, table.name, column, index.method.value, state, built, len(wanted), size
@@ -282,24 +283,32 @@ def _details(found: TableInfo, source: Source) -> list[tuple[str, str]]:
 
 
 def _history(found: TableInfo, source: Source, lake: Lake) -> list[tuple[str, str]]:
-    """What a streaming table keeps, and what became of the rows that came."""
-    if found.kind is not ObjectKind.STREAMING_TABLE:
-        return []
-    state = lake.catalog.now.streams.get(found.id, StreamState())
+    """What a streaming table keeps, what became of the rows that came, and the indices."""
     names = sorted(i.name for i in lake.catalog.indexes().values() if i.table_id == found.id)
+    shown = [*_period(found, source), *_received(found, lake)]
+    return [*shown, ("indices", ", ".join(names))] if names else shown
+
+
+def _period(found: TableInfo, source: Source) -> list[tuple[str, str]]:
+    if found.kind is not ObjectKind.STREAMING_TABLE or found.time is None:
+        return []
     size = period.width(found)
     return [
         ("range", range_text(found)),
-        (
-            "compartment",
-            "" if size is None else Duration(size, found.time is not None and found.time.delay.is_number).sql(),
-        ),
-        ("watermark", define.time_text(found, period.stream_time(found, state, lake.clock.now())) or ""),
+        ("compartment", "" if size is None else Duration(size, found.time.delay.is_number).sql()),
         ("oldest visible", define.time_text(found, source.horizon(found)) or ""),
+    ]
+
+
+def _received(found: TableInfo, lake: Lake) -> list[tuple[str, str]]:
+    if found.time is None:
+        return []
+    state = lake.catalog.now.streams.get(found.id, StreamState())
+    return [
+        ("watermark", define.time_text(found, period.stream_time(found, state, lake.clock.now())) or ""),
         ("received rows", str(state.received_rows)),
         ("late rows", str(state.late_rows)),
         ("refused rows", str(state.refused_rows)),
-        ("indices", ", ".join(names)),
     ]
 
 

@@ -47,7 +47,7 @@ def _time(scan: Scan) -> list[str]:
     low, high = time_range(scan.table, scan.comparisons, scan.horizon)
     first = "the first" if low == BEFORE_ALL else define.time_text(scan.table, low)
     last = "the last" if high == AFTER_ALL else define.time_text(scan.table, high)
-    lines = [f"interval index: times from {first} to {last}, {scan.skipped_files} segments skipped"]
+    lines = [f"interval index: times from {first} to {last}, segments skipped: {scan.skipped_files}"]
     if scan.needs_horizon:
         lines.append("rows beyond the period are left out")
     return lines
@@ -62,8 +62,8 @@ def _indices(scan: Scan) -> list[str]:
         total, read = sum(len(c.copy.groups) for c in used), sum(c.groups for c in used)
         column = scan.table.column(index.column_id).name
         lines.append(
-            f"index: {index.name} on {column} ({index.method.value}) for {segments} segments,"
-            f" {read} of {total} row groups read, {total - read} skipped"
+            f"index: {index.name} on {column} ({index.method.value}), segments read through it: {segments},"
+            f" row groups: {read} of {total}"
         )
     return lines
 

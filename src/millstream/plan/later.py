@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from millstream.errors import Condition, StatementError
 from millstream.schema import ObjectKind
 from millstream.sql import statements as st
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from millstream.catalog.records import TableInfo
 
 LATER: dict[type[st.Statement], tuple[str, int]] = {
     st.CreateView: ("views", 3),
@@ -24,6 +31,20 @@ LATER_KINDS = {
     ObjectKind.RECEPTOR: 7,
     ObjectKind.EMITTER: 7,
 }
+
+
+def check_not_standing(source: st.Query, tables: Mapping[str, TableInfo]) -> None:
+    """Refuse an INSERT … SELECT from a stream: it would go on for ever, which comes with continuous queries."""
+    for reference in source.tables:
+        table = tables.get(reference.name.lower())
+        if table is not None and table.kind is ObjectKind.STREAM:
+            raise StatementError(
+                Condition.NOT_SUPPORTED_YET,
+                f"{table.name!r} is a stream, and standing inserts are not built yet",
+                detail="They come with continuous queries, part 4 of the road map.",
+                hint="Insert the rows into both until then.",
+                span=reference.span.shifted(source.offset),
+            )
 
 
 def not_supported_yet(statement: st.Statement) -> StatementError:

@@ -90,7 +90,10 @@ def read_period(cursor: Cursor) -> Duration | None:
     if cursor.accept("UNBOUNDED"):
         return None
     if not cursor.at("INTERVAL"):
-        cursor.fail_expecting("INTERVAL or UNBOUNDED", near=("INTERVAL", "UNBOUNDED"))
+        cursor.fail(
+            f"expected INTERVAL or UNBOUNDED but found {cursor.found()}",
+            hint="Write RANGE INTERVAL '30' DAY, RANGE INTERVAL 300 for integer time, or RANGE UNBOUNDED.",
+        )
     return read_interval(cursor)
 
 

@@ -211,7 +211,7 @@ def _refuse_clause(cursor: Cursor) -> NoReturn:
         cursor.fail("WATERMARK stands behind TIMESTAMP BY", hint="Write TIMESTAMP BY column WATERMARK INTERVAL ….")
     if cursor.at("AS"):
         cursor.fail(
-            "a stream is not made from a query",
+            "streams and streaming tables are not made from a query",
             hint="Create it with its columns, then INSERT INTO it; or use CREATE STREAMING VIEW.",
             condition=Condition.NOT_SUPPORTED,
         )
@@ -263,6 +263,8 @@ def _foreign_table(cursor: Cursor, heading: _Heading) -> Statement:
 
 
 def _streaming_table(cursor: Cursor, heading: _Heading) -> Statement:
+    if cursor.at("AS"):
+        _refuse_clause(cursor)
     columns = read_columns(cursor)
     clauses = _clauses(cursor)
     if clauses.period_span is None:

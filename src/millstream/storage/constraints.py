@@ -35,7 +35,7 @@ def _check_nulls(table: TableInfo, column: Column, values: pa.ChunkedArray) -> N
         Condition.NULL_VALUE,
         f"column {column.name!r} of {table.name!r} must not be null",
         detail=f"Row {row} of the insert has no value there."
-        + (" It is the stream's time column: every row needs a time." if is_time else ""),
+        + (" It is the time column: every row needs a time." if is_time else ""),
         hint="Give every row a value for it; nothing of this insert was kept.",
     )
     error.refused_rows = values.null_count if is_time else 0

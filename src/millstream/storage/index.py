@@ -22,7 +22,8 @@ from millstream.catalog import files, indexes
 from millstream.catalog.files import AFTER_ALL, BEFORE_ALL
 from millstream.catalog.records import IndexCopy, IndexMethod, RowGroup
 from millstream.errors import MachineError
-from millstream.storage import prune, segment, statistics
+from millstream.schema import is_nested
+from millstream.storage import period, prune, segment, statistics
 from millstream.storage.prune import Operator
 
 if TYPE_CHECKING:
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
 
-LEAST_ROWS = 131_072
-"""Smaller files are read faster than they are sorted, and compaction will replace them."""
+LEAST_ROWS, LEAST_CLOSED_ROWS = 131_072, 16_384
+"""Smaller files are read faster than they are sorted, and compaction will replace them, but for those of a
+compartment that is closed."""
 ROW_GROUP_ROWS = 65_536
 PAGE_ROWS = 4_096
+SAMPLE_ROWS, REPEATS = 16_384, 8
 EQUALITY = (Operator.EQ, Operator.IN)
 SERVES = {IndexMethod.HASH: EQUALITY, IndexMethod.BTREE: tuple(Operator)}
 MOST_REMEMBERED = 20_000
@@ -115,7 +118,9 @@ class Chooser:
         """The index's copies of the candidates; a copy never changes, so each is read once."""
         with self._lock:
             known = self._known.setdefault(index.id, {})
-            unknown = [f.id for f in candidates if is_worth_it(f) and f.id not in known]
+            unknown = [
+                f.id for f in candidates if f.rows >= min(LEAST_ROWS, LEAST_CLOSED_ROWS) and f.id not in known
+            ]
         if not unknown:
             return known
         found = indexes.copies(connection, index, table.column(index.column_id).type, unknown)
@@ -150,14 +155,20 @@ def missing(lake: Lake) -> list[tuple[TableInfo, IndexInfo, DataFile]]:
             table = tables.get(index.table_id)
             if table is None or index.column_id not in table.column_ids:
                 continue
-            done, _ = indexes.built(connection, index.id)
+            done = indexes.built(connection, index.id)
             live = files.live(connection, table.id, lake.catalog.current.id)
-            found += [(table, index, f) for f in reversed(live) if is_worth_it(f) and f.id not in done]
+            found += [(table, index, f) for f in reversed(to_index(table, live)) if f.id not in done]
     return found
 
 
-def is_worth_it(file: DataFile) -> bool:
-    return file.rows >= LEAST_ROWS
+def to_index(table: TableInfo, live: Sequence[DataFile]) -> list[DataFile]:
+    """The files that are worth a copy."""
+    newest = max((period.compartment(table, f.high) for f in live if f.high is not None), default=0)
+
+    def is_closed(file: DataFile) -> bool:
+        return file.high is not None and period.compartment(table, file.high) < newest
+
+    return [f for f in live if f.rows >= (min(LEAST_ROWS, LEAST_CLOSED_ROWS) if is_closed(f) else LEAST_ROWS)]
 
 
 def build(lake: Lake, table: TableInfo, index: IndexInfo, file: DataFile) -> bool:
@@ -193,7 +204,7 @@ def _write(folder: Path, table: TableInfo, index: IndexInfo, file: DataFile, dat
                     row_group_size=ROW_GROUP_ROWS,
                     max_rows_per_page=PAGE_ROWS,
                     write_page_index=True,
-                    use_dictionary=segment.columns_with_dictionary(ordered.schema),
+                    use_dictionary=_with_dictionary(column.name, data),
                     write_statistics=_bounded(table, data),
                     bloom_filter_options=bloom,
                 )
@@ -208,6 +219,20 @@ def _write(folder: Path, table: TableInfo, index: IndexInfo, file: DataFile, dat
         for part in segment.sliced(ordered, ROW_GROUP_ROWS)
     )
     return IndexCopy(index.id, file.id, f"{folder.name}/{path.name}", path.stat().st_size, groups)
+
+
+def _with_dictionary(indexed: str, data: pa.Table) -> list[str]:
+    """The columns whose values repeat; the indexed one is sorted, and cheaper as it is."""
+    start = data.slice(0, SAMPLE_ROWS)
+    return [
+        name
+        for name in segment.columns_with_dictionary(data.schema)
+        if name != indexed and (name not in data.column_names or _repeats(start.column(name)))
+    ]
+
+
+def _repeats(values: pa.ChunkedArray) -> bool:
+    return is_nested(values.type) or REPEATS * int(pc.count_distinct(values).as_py()) <= len(values)
 
 
 def _bounded(table: TableInfo, data: pa.Table) -> list[str]:
@@ -235,6 +260,11 @@ def discard(lake: Lake) -> int:
     pinned = lake.catalog.oldest_pin()
     keep_from = lake.catalog.current.id if pinned is None else min(pinned, lake.catalog.current.id)
     lake.catalog.maintain(lambda connection: indexes.discard(connection, keep_from))
+    return delete_discarded(lake)
+
+
+def delete_discarded(lake: Lake) -> int:
+    """Delete the copies on the list of those that nobody needs."""
     with lake.catalog.read() as connection:
         paths = indexes.discarded(connection)
     for path in paths:
@@ -245,10 +275,17 @@ def discard(lake: Lake) -> int:
 
 
 def remove_orphans(lake: Lake) -> int:
-    """Delete copies that the catalogue does not know. Only on opening: nobody can be writing then."""
+    """Delete copies that the catalogue does not know, and forget those that are not there any more.
+
+    Only on opening: nobody can be writing then. What is forgotten is built again.
+    """
+    delete_discarded(lake)
     with lake.catalog.read() as connection:
         known = indexes.every_copy(connection)
-    orphans = [f for f in lake.indexes.glob("*/*.parquet") if f.relative_to(lake.indexes).as_posix() not in known]
+    present = {f.relative_to(lake.indexes).as_posix(): f for f in lake.indexes.glob("*/*.parquet")}
+    if lost := known - present.keys():
+        lake.catalog.maintain(lambda connection: indexes.forget_lost(connection, lost))
+    orphans = [file for path, file in present.items() if path not in known]
     for file in orphans:
         file.unlink(missing_ok=True)
     for folder in lake.indexes.glob("*/"):

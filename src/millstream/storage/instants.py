@@ -101,13 +101,14 @@ def _marks(fresh: Fresh, after: View, delay: int) -> tuple[NDArray[np.bool_], Nu
 def _place_of_advance(times: Numbers, seen: Numbers, old: int, new: int, late: int) -> int:
     """Before which row the watermark was advanced.
 
-    The catalogue knows how many rows were late. The earlier the advance, the more would have been, and
-    where several places give the same number they give the same rows.
+    The catalogue knows how many rows were late. The earlier the advance, the more would have been; where
+    several places give the same number they give the same rows, and the first is taken: whoever advances
+    takes in the rows there are before.
     """
     under_old = np.concatenate([[0], np.cumsum(times < np.maximum(seen, old))])
     under_new = np.concatenate([[0], np.cumsum(times < np.maximum(seen, new))])
     counts = under_old + (under_new[-1] - under_new)
-    return len(times) - int(np.argmin(np.abs(counts - late)[::-1]))
+    return int(np.argmin(np.abs(counts - late)))
 
 
 class Schedule(Protocol):
