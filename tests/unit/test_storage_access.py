@@ -17,8 +17,9 @@ from millstream.catalog import streams, tables
 from millstream.clock import ManualClock
 from millstream.errors import Condition, MillstreamError
 from millstream.schema import TIMESTAMP, Column, instant
-from millstream.storage import hot, inline, upkeep
-from millstream.storage.access import (
+from millstream.storage import inline, upkeep
+from millstream.storage.continuous import hot
+from millstream.storage.continuous.access import (
     REALTIME,
     Access,
     Contents,
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import TableInfo
-    from millstream.storage.instants import Sample
-    from millstream.storage.match import Predicate
-    from millstream.storage.window import Window
+    from millstream.storage.continuous.instants import Sample
+    from millstream.storage.continuous.match import Predicate
+    from millstream.storage.continuous.window import Window
 
 RANDOM = settings(derandomize=True, deadline=None, database=None, max_examples=25)
 NOTHING = 1
@@ -497,7 +498,7 @@ def test_an_index_scan_searches_the_sorted_values(
         raise AssertionError("looked at every row")
 
     with monkeypatch.context() as patch:
-        patch.setattr("millstream.storage.match.mask", refuse)
+        patch.setattr("millstream.storage.continuous.match.mask", refuse)
         assert access.resume("q").rows["k"].to_pylist() == [7, 5]
     access.index_scan("other", table, TimeWindow(1000), "k", ((Comparison("v", Operator.EQ, ("v9",)),),))
     assert access.resume("other").rows["k"].to_pylist() == [9]

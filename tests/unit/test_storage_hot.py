@@ -18,13 +18,14 @@ from millstream.catalog import tables
 from millstream.catalog.records import StreamTime
 from millstream.clock import ManualClock
 from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema
-from millstream.storage import hot as hot_module
-from millstream.storage import match, segment, upkeep
-from millstream.storage.block import AFTER_ALL, BEFORE_ALL, Block, newest_first, nth_newest
-from millstream.storage.hot import HotPart, Intervals
+from millstream.storage import segment, upkeep
+from millstream.storage.continuous import hot as hot_module
+from millstream.storage.continuous import match
+from millstream.storage.continuous.block import AFTER_ALL, BEFORE_ALL, Block, newest_first, nth_newest
+from millstream.storage.continuous.hot import HotPart, Intervals
+from millstream.storage.continuous.window import newest_of_each
 from millstream.storage.lake import Lake
 from millstream.storage.prune import Comparison, Operator
-from millstream.storage.window import newest_of_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,6 +12,8 @@
     transaction   changes to several tables, committed as one snapshot
     upkeep        flush, compaction, expiry, basket clean-up, orphans
     retention     whole compartments dropped when the period slides
+    reader        a statement's view of it all at one moment
+    continuous/   continuous reads: the hot part, and the access interface
     lake          the front: a database directory, opened
 
 Knows nothing of SQL text, plans or Spark.

@@ -19,7 +19,7 @@ from millstream.catalog.catalog import Catalog
 from millstream.catalog.records import StreamState
 from millstream.errors import Condition, MachineError
 from millstream.storage import index, period, segment, upkeep, watermark
-from millstream.storage.access import Access
+from millstream.storage.continuous.access import Access
 from millstream.storage.index import Chooser
 from millstream.storage.lock import DirectoryLock
 from millstream.storage.scan import Scan, plan

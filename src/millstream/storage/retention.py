@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from millstream.catalog import files, inlined, snapshots
 from millstream.schema import ObjectKind
 from millstream.storage import index, inline, period, upkeep, watermark
+from millstream.storage.transaction import Written
 
 if TYPE_CHECKING:
     from millstream.catalog.commits import Commit
@@ -68,12 +69,14 @@ def _settle(lake: Lake, table: TableInfo, cut: int) -> None:
 
 
 def _end(lake: Lake, table: TableInfo, cut: int) -> None:
-    def work(commit: Commit) -> None:
+    def work(commit: Commit) -> bool:
         live = commit.connection.execute(f"{EXPIRED} AND f.end_snapshot IS NULL", (table.id, cut)).fetchall()
         if live:
             files.end(commit, table, [file_id for (file_id,) in live])
+        return bool(live)
 
-    lake.catalog.commit(work)
+    if lake.catalog.commit(work):
+        lake.committed([Written(table, 0, 0, 0, removes=True)])
 
 
 def _forget(lake: Lake, table: TableInfo, cut: int) -> bool:

@@ -237,10 +237,10 @@ class Transaction:
         defines = bool(self._created or self._dropped)
         shareable = not defines and not any(s.removes for s in staged)
         receipt = Receipt()
-        for part in staged:
-            if part.removes:
-                self._lake.access.settle(part.table.id)
         try:
+            for part in staged:
+                if part.removes:
+                    self._lake.access.settle(part.table.id)
             if staged or defines:
                 self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable, receipt=receipt)
         except BaseException:
@@ -261,9 +261,17 @@ class Transaction:
         for staged in every:
             if staged.table.id in made:
                 staged.table = made[staged.table.id]
-            elif commit.base.schema_version != self.base.schema_version:
-                _meet_new_version(commit, staged)
+            else:
+                self._fit(commit, staged)
             _apply(commit, staged)
+
+    def _fit(self, commit: Commit, staged: Staged) -> None:
+        """Fit what was staged to the table as it is now: it may have been looked up before we began."""
+        table = self._lake.catalog.tables(commit.base).get(staged.table.name.lower())
+        if table is None or table.id != staged.table.id:
+            raise conflict(staged.table)
+        if table.schema_version != staged.table.schema_version:
+            _meet_new_version(table, staged)
 
     def rollback(self) -> None:
         """Forget all staged changes and delete what was written for them."""
@@ -299,11 +307,9 @@ def _as_file(table: TableInfo, part: Segment, file_id: int) -> DataFile:
     return replace(file, low=low, high=high)
 
 
-def _meet_new_version(commit: Commit, staged: Staged) -> None:
-    """Fit what was staged for a table to its definition now: columns may have come, or all have gone."""
-    known = {t.id: t for t in tables.load(commit.connection, commit.base.id).values()}
-    table = known.get(staged.table.id)
-    if table is None or (table.schema_version != staged.table.schema_version and staged.removes):
+def _meet_new_version(table: TableInfo, staged: Staged) -> None:
+    """Give the rows that were staged the columns that have come meanwhile."""
+    if staged.removes:
         raise conflict(staged.table)
     added = table.column_ids[len(staged.table.column_ids) :]
     staged.table = table

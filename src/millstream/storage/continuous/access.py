@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import Condition, StatementError, did_you_mean
 from millstream.schema import EPOCH, ObjectKind, is_nested
-from millstream.storage.calls import Call, Calls, Contents, Request, is_gone
-from millstream.storage.hot import BUDGET
-from millstream.storage.instants import REALTIME, Sample, SampleInterval, SampleRealtime, SampleRows
-from millstream.storage.window import PartitionWindow, RowsWindow, TimeWindow, Window
+from millstream.storage.continuous.calls import Call, Calls, Contents, Request, is_gone
+from millstream.storage.continuous.hot import BUDGET
+from millstream.storage.continuous.instants import REALTIME, Sample, SampleInterval, SampleRealtime, SampleRows
+from millstream.storage.continuous.window import PartitionWindow, RowsWindow, TimeWindow, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from millstream.catalog.records import TableInfo
+    from millstream.storage.continuous.match import Predicate
     from millstream.storage.lake import Lake
-    from millstream.storage.match import Predicate
     from millstream.storage.transaction import Written
 
 __all__ = [

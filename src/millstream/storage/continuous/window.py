@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.storage import match
-from millstream.storage.block import AFTER_ALL, BEFORE_ALL, Block, Key, newest_first, nth_newest
+from millstream.storage.continuous import match
+from millstream.storage.continuous.block import AFTER_ALL, BEFORE_ALL, Block, Key, newest_first, nth_newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from millstream.storage.hot import HotPart
-    from millstream.storage.match import Predicate
+    from millstream.storage.continuous.hot import HotPart
+    from millstream.storage.continuous.match import Predicate
 
     Rows = tuple[pa.Table, NDArray[np.int64]]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from millstream.storage import match
-from millstream.storage.match import Predicate, ValueIndex
+from millstream.storage.continuous import match
+from millstream.storage.continuous.match import Predicate, ValueIndex
 from millstream.storage.watermark import times_of
 
 if TYPE_CHECKING:

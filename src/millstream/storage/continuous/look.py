@@ -16,7 +16,7 @@ from millstream.catalog import files, inlined, snapshots, stats, streams
 from millstream.errors import Condition, StatementError
 from millstream.schema import instant
 from millstream.storage import inline, segment
-from millstream.storage.block import AFTER_ALL, BEFORE_ALL, Block, nth_newest
+from millstream.storage.continuous.block import AFTER_ALL, BEFORE_ALL, Block, nth_newest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from millstream.errors import Condition, MillstreamError
-from millstream.storage import instants, period
-from millstream.storage.block import AFTER_ALL, BEFORE_ALL
-from millstream.storage.hot import HotPart
-from millstream.storage.instants import (
+from millstream.storage import period
+from millstream.storage.continuous import instants
+from millstream.storage.continuous.block import AFTER_ALL, BEFORE_ALL
+from millstream.storage.continuous.hot import HotPart
+from millstream.storage.continuous.instants import (
     IntervalSchedule,
     RealtimeSchedule,
     RowsSchedule,
@@ -25,7 +26,7 @@ from millstream.storage.instants import (
     SampleRows,
     Schedule,
 )
-from millstream.storage.window import Due, Reader, Window, reader
+from millstream.storage.continuous.window import Due, Reader, Window, reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from millstream.catalog.records import TableInfo
+    from millstream.storage.continuous.match import Predicate
     from millstream.storage.lake import Lake
-    from millstream.storage.match import Predicate
 
 MOST_EMPTY = 10_000
 """Of a longer run of empty windows only the first and the last are delivered."""

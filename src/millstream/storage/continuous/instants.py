@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from millstream.storage import period
-from millstream.storage.block import AFTER_ALL, BEFORE_ALL
+from millstream.storage.continuous.block import AFTER_ALL, BEFORE_ALL
+from millstream.storage.continuous.window import Due
 from millstream.storage.watermark import NEVER
-from millstream.storage.window import Due
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from numpy.typing import NDArray
 
-    from millstream.storage.hot import Fresh
-    from millstream.storage.look import View
+    from millstream.storage.continuous.hot import Fresh
+    from millstream.storage.continuous.look import View
 
     Numbers = NDArray[np.int64]
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from millstream.storage.block import AFTER_ALL, BEFORE_ALL, Block, Key, nth_newest
-from millstream.storage.look import look
+from millstream.storage.continuous.block import AFTER_ALL, BEFORE_ALL, Block, Key, nth_newest
+from millstream.storage.continuous.look import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from millstream.catalog.records import Moment
+    from millstream.storage.continuous.look import Look, View
     from millstream.storage.lake import Lake
-    from millstream.storage.look import Look, View
 
 BUDGET = 256 * 1024 * 1024
 BLOCK_ROWS = 65_536
