@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
-from millstream.catalog import indexes, inlined, tables
+from millstream.catalog import indexes, inlined, tables, views
 from millstream.catalog.records import IndexMethod
 from millstream.errors import Condition, StatementError
 from millstream.execute import query
 from millstream.execute.types import stored_type
 from millstream.plan import define
-from millstream.plan.bind import bind
+from millstream.plan.bind import bind, bind_text
 from millstream.plan.later import not_supported_yet
 from millstream.schedule.upkeep import EXPIRED, UNINDEXED
 from millstream.schema import Column, ObjectKind
@@ -107,7 +107,7 @@ class Definitions:
 
         def work(transaction: Transaction) -> str:
             known = statement.name.text.lower() in transaction.tables()
-            if statement.kind not in STORED:
+            if statement.kind not in (*STORED, ObjectKind.VIEW):
                 if known:
                     self._engine.target(statement.name, statement.kind)
                 raise not_supported_yet(statement)
@@ -118,6 +118,28 @@ class Definitions:
         status = self._engine.retried(work)
         value_index.discard(self._lake)
         return status
+
+    @run.register
+    def _create_view(self, statement: st.CreateView, _: Any) -> str:
+        """A plain view; over a stream it would be a continuous one."""
+        define.check_plain_view(statement, self._engine.known_tables())
+        check_name(statement.name)
+        text = statement.query.text
+        bound = bind_text(text, Reader(self._lake, self._engine.transaction), (statement.name.text.lower(),))
+        query.run(self._engine.spark, bound, self._engine.relations, {})
+
+        def work(transaction: Transaction) -> str:
+            existing = transaction.tables().get(statement.name.text.lower())
+            if existing is not None and not (statement.or_replace and existing.kind is ObjectKind.VIEW):
+                if statement.if_not_exists:
+                    return "CREATE VIEW"
+                raise define.duplicate(statement.name, existing)
+            if existing is not None:
+                transaction.drop(existing)
+            transaction.create(views.provisional(statement.name.text, text))
+            return "CREATE VIEW"
+
+        return self._engine.retried(work)
 
     # What takes effect at once
 

@@ -28,7 +28,7 @@ from millstream.execute.write import write_rows
 from millstream.ingest import convert, copy_from, literals
 from millstream.ingest.progress import Listener, ignore
 from millstream.plan import compare, define, describe, explain, valid
-from millstream.plan.bind import BoundQuery, bind, column, find_named
+from millstream.plan.bind import BoundQuery, bind, bind_text, column, find_named
 from millstream.plan.later import check_not_standing, not_supported_yet
 from millstream.plan.parameters import checked_parameters
 from millstream.schema import TIMESTAMP, ObjectKind
@@ -91,7 +91,7 @@ class Engine:
     def _reader(self) -> Reader:
         return Reader(self.lake, self.transaction)
 
-    def _tables(self) -> Mapping[str, TableInfo]:
+    def known_tables(self) -> Mapping[str, TableInfo]:
         reader = self._reader()
         return reader.tables(reader.snapshot())
 
@@ -136,7 +136,7 @@ class Engine:
 
     def target(self, name: st.Name, *allowed: ObjectKind, verb: str = "") -> TableInfo:
         """The table of that name, if it is of a kind that will do."""
-        table = find_named(name, self._tables())
+        table = find_named(name, self.known_tables())
         if table.kind not in allowed:
             wanted = " or a ".join(k.value for k in allowed)
             said = f"Write {verb} {table.kind.value.upper()} {table.name}." if verb else None
@@ -180,6 +180,7 @@ class Engine:
     @_run.register(st.CreateTable)
     @_run.register(st.CreateStream)
     @_run.register(st.CreateStreamingTable)
+    @_run.register(st.CreateView)
     @_run.register(st.CreateIndex)
     @_run.register(st.AlterTable)
     @_run.register(st.Drop)
@@ -205,7 +206,7 @@ class Engine:
                 return Result(f"INSERT{self._late()} {count}")
         literal = isinstance(statement.source, st.Values)
         source = statement.source.query if isinstance(statement.source, st.Values) else statement.source
-        check_not_standing(source, self._tables())
+        check_not_standing(source, self.known_tables())
         rows = self._rows(source, statement, parameters)
         if not statement.overwrite:
             count = self._insert_frame(table, rows, names, literal=literal)
@@ -476,7 +477,11 @@ class Engine:
             return Result("DESCRIBE", table=describe.columns_of(rows.schema()))
         if statement.name is None:
             raise not_supported_yet(statement)
-        table = find_named(statement.name, self._tables())
+        table = find_named(statement.name, self.known_tables())
+        if table.kind is ObjectKind.VIEW:
+            bound = bind_text(table.definition or "", self._reader(), (table.name.lower(),))
+            rows = query.run(self.spark, bound, self.relations, {})
+            return Result("DESCRIBE", table=describe.columns_of(rows.schema()))
         if not statement.extended:
             return Result("DESCRIBE", table=describe.table(table))
         return Result("DESCRIBE", table=describe.extended(table, self._reader(), self.lake))

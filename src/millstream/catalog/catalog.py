@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.catalog import files, indexes, inlined, layout, snapshots, stats, streams, tables
+from millstream.catalog import files, indexes, inlined, layout, snapshots, stats, streams, tables, views
 from millstream.catalog.commits import Commit, CommitQueue, time_text
 from millstream.catalog.records import Moment
 from millstream.catalog.store import Store
@@ -105,7 +105,7 @@ class Catalog:
         )
 
     def tables(self, snapshot: Snapshot | None = None) -> Tables:
-        """All tables and streams at a snapshot, by lower-case name."""
+        """All tables, streams and views at a snapshot, by lower-case name."""
         return self._defined(snapshot or self.current)[0]
 
     def indexes(self, snapshot: Snapshot | None = None) -> Indexes:
@@ -118,7 +118,8 @@ class Catalog:
         if known is not None:
             return known
         with self.read() as connection:
-            loaded = tables.load(connection, snapshot.id), indexes.load(connection, snapshot.id)
+            found = tables.load(connection, snapshot.id) | views.load(connection, snapshot.id)
+            loaded = found, indexes.load(connection, snapshot.id)
         with self._lock:
             while len(self._definitions) >= CACHED_SCHEMA_VERSIONS:
                 self._definitions.pop(next(iter(self._definitions)))

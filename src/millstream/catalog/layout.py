@@ -103,8 +103,10 @@ CREATE TABLE millstream_index_copy (index_id BIGINT NOT NULL, data_file_id BIGIN
   file_size_bytes BIGINT NOT NULL, row_groups VARCHAR NOT NULL, PRIMARY KEY (index_id, data_file_id));
 CREATE INDEX millstream_index_copy_by_file ON millstream_index_copy (data_file_id);
 CREATE TABLE millstream_discarded_copy (path VARCHAR PRIMARY KEY);
+CREATE TABLE millstream_view (view_id BIGINT PRIMARY KEY, view_name VARCHAR NOT NULL, sql VARCHAR NOT NULL,
+  begin_snapshot BIGINT NOT NULL, end_snapshot BIGINT);
 """
-"""Streaming tables: the time of each of their segments, value indices and the sorted copies they consist of."""
+"""The time of each segment of streaming tables, value indices and the sorted copies they are made of, views."""
 
 
 def is_empty(connection: Connection) -> bool:

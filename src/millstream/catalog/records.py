@@ -55,6 +55,8 @@ class TableInfo:
     comment: str | None = None
     period: Duration | None = None
     """How long a streaming table keeps its rows; None for ever."""
+    definition: str | None = None
+    """A view's query, as it was written."""
 
     @property
     def time_column_id(self) -> int | None:

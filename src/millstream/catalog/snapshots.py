@@ -114,7 +114,7 @@ def _drop_inlined_tables(connection: Connection, keep_from: int) -> None:
 
 
 def _forget_definitions(connection: Connection, keep_from: int) -> None:
-    for table in ("ducklake_table", "ducklake_column", "ducklake_tag", "ducklake_column_tag"):
+    for table in ("ducklake_table", "ducklake_column", "ducklake_tag", "ducklake_column_tag", "millstream_view"):
         connection.execute(f"DELETE FROM {table} WHERE end_snapshot <= ?", (keep_from,))
     for table in ("ducklake_table_stats", "ducklake_table_column_stats", "ducklake_schema_versions"):
         connection.execute(f"DELETE FROM {table} WHERE table_id NOT IN (SELECT table_id FROM ducklake_table)")

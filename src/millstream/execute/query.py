@@ -82,17 +82,21 @@ class Rows:
 def prepare(bound: BoundQuery, relations: Relations) -> Prepared:
     """Give every table of the query a relation and put their names into its text."""
     made = [relations.of(table.scan) for table in bound.tables]
-    edits = [
-        edit
-        for table, relation in zip(bound.tables, made, strict=True)
-        for edit in _edits(bound.text, table.reference, relation.name)
-    ] + list(bound.edits)
-    text, pieces = splice(bound.text, edits)
+    views = [prepare(view.query, relations) for view in bound.views]
+    sources = [
+        *((t.reference, r.name) for t, r in zip(bound.tables, made, strict=True)),
+        *((v.reference, f"({p.text})") for v, p in zip(bound.views, views, strict=True)),
+    ]
+    edits = [edit for reference, name in sources for edit in _edits(bound.text, reference, name)]
+    text, pieces = splice(bound.text, [*edits, *bound.edits])
     names = tuple((r.name, t.reference.name) for r, t in zip(made, bound.tables, strict=True))
     columns = tuple(dict.fromkeys(c for t in bound.tables for c in t.scan.table.schema.names))
     offset_pieces = tuple((start, length, span.shifted(bound.offset)) for start, length, span in pieces)
     moved = ((0, 0, Span(0, bound.offset)), *offset_pieces)
-    return Prepared(text, Splice(moved, names, bound.statement_text, columns), tuple(made))
+    names += tuple(pair for view in views for pair in view.splice.names)
+    columns += tuple(c for view in views for c in view.splice.columns if c not in columns)
+    used = (*made, *(r for view in views for r in view.relations))
+    return Prepared(text, Splice(moved, names, bound.statement_text, columns), used)
 
 
 def _edits(text: str, reference: TableReference, name: str) -> list[Edit]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millstream.errors import Condition, StatementError, did_you_mean
 from millstream.plan import compare, valid
 from millstream.schema import ObjectKind, quote
+from millstream.sql.parse import parse_one
+from millstream.sql.statements import Select
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,6 +49,14 @@ class BoundTable:
 
 
 @dataclass(frozen=True)
+class BoundView:
+    """A reference to a view, and the view's own query."""
+
+    reference: TableReference
+    query: BoundQuery
+
+
+@dataclass(frozen=True)
 class BoundQuery:
     """A query whose every table is known. `text` and spans are the query's own, at `offset`.
 
@@ -59,11 +69,13 @@ class BoundQuery:
     statement_text: str
     offset: int = 0
     edits: tuple[tuple[Span, str], ...] = ()
+    views: tuple[BoundView, ...] = ()
 
     @property
     def oldest_snapshot_id(self) -> int:
         """The oldest snapshot it reads: the one to keep while it runs."""
-        return min((t.scan.snapshot_id for t in self.tables), default=self.snapshot.id)
+        below = [v.query.oldest_snapshot_id for v in self.views]
+        return min([*(t.scan.snapshot_id for t in self.tables), *below], default=self.snapshot.id)
 
 
 def bind(
@@ -72,10 +84,12 @@ def bind(
     statement_text: str,
     parameters: Mapping[str, Any],
     target: tuple[str, TableInfo] | None = None,
+    inside: tuple[str, ...] = (),
 ) -> BoundQuery:
     """Find the query's tables and prune what they read by the query's predicates.
 
-    `target` is the table that an UPDATE or DELETE around the query changes, and the name it goes by.
+    `target` is the table that an UPDATE or DELETE around the query changes, and the name it goes by;
+    `inside` names the views that are being opened up, the outermost first.
     """
     snapshot = source.snapshot()
     if query.window is not None:
@@ -90,11 +104,47 @@ def bind(
     known = [table for _, table in found]
     edits = valid.edits(query, lambda v: valid.resolved(query, v, known, target))
     comparisons = compare.of_query(query, schemas, parameters, valid.time_columns(known))
-    tables = tuple(
-        BoundTable(r, source.scan(table, at, comparisons.get(i, ())))
-        for i, (r, (at, table)) in enumerate(zip(query.tables, found, strict=True))
+    tables, views = [], []
+    for i, (reference, (at, table)) in enumerate(zip(query.tables, found, strict=True)):
+        if table.kind is ObjectKind.VIEW:
+            views.append(_open(reference, table, source, query, inside))
+        else:
+            tables.append(BoundTable(reference, source.scan(table, at, comparisons.get(i, ()))))
+    return BoundQuery(
+        query.text, tuple(tables), snapshot, statement_text, query.offset, tuple(edits), tuple(views)
     )
-    return BoundQuery(query.text, tables, snapshot, statement_text, query.offset, tuple(edits))
+
+
+def _open(
+    reference: TableReference, view: TableInfo, source: Source, query: Query, inside: tuple[str, ...]
+) -> BoundView:
+    """A view's own query, bound at the same moment; what is wrong with it is the view's name's fault."""
+    try:
+        if reference.as_of is not None:
+            raise StatementError(
+                Condition.NOT_SUPPORTED,
+                f"{view.name!r} is a view, and AS OF is for tables",
+                hint="Write the view's query with AS OF behind its tables.",
+            )
+        if view.name.lower() in inside:
+            raise StatementError(
+                Condition.QUERY_REFUSED,
+                f"the view {view.name!r} reads itself",
+                detail=f"It goes round by {', '.join([*inside, view.name])}.",
+                hint="DROP one of these views and create it anew.",
+            )
+        return BoundView(reference, bind_text(view.definition or "", source, (*inside, view.name.lower())))
+    except StatementError as error:
+        error.span, error.text = reference.span.shifted(query.offset), None
+        raise
+
+
+def bind_text(text: str, source: Source, inside: tuple[str, ...] = ()) -> BoundQuery:
+    """The query in a text that stands on its own: a view's."""
+    statement = parse_one(text)
+    if not isinstance(statement, Select):
+        raise StatementError(Condition.QUERY_REFUSED, "a view is made of a query", hint="Write SELECT ….")
+    return bind(statement.query, source, text, {}, inside=inside)
 
 
 def _resolve(
@@ -160,6 +210,12 @@ def _check_readable(reference: TableReference, table: TableInfo) -> None:
             f"{table.name!r} is a stream, and a one-time query cannot read it",
             detail="A stream drops its rows once every consumer has seen them.",
             hint="Ask with a CONTINUOUS VIEW or a CONTINUOUS QUERY, or keep its rows in a STREAMING TABLE.",
+        )
+    if reference.window is not None and table.kind is ObjectKind.VIEW:
+        raise StatementError(
+            Condition.WRONG_KIND,
+            f"{table.name!r} is a view, and a window needs a stream or a streaming table",
+            hint="Put the window into the view's query.",
         )
     if reference.window is not None and table.kind is ObjectKind.STREAMING_TABLE:
         raise StatementError(

@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from sqlglot import exp
 
 from millstream.catalog.records import INLINE_SYSTEM_COLUMNS, StreamTime
 from millstream.errors import Condition, DataError, StatementError, did_you_mean
 from millstream.plan import bind
+from millstream.plan.later import not_supported_yet
 from millstream.schema import (
     ARRIVAL_TIME,
     EPOCH,
@@ -18,6 +20,7 @@ from millstream.schema import (
     TIMESTAMP,
     Column,
     Duration,
+    ObjectKind,
     Schema,
     instant,
     is_nested,
@@ -26,11 +29,18 @@ from millstream.schema import (
 from millstream.storage.index import is_indexable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from millstream.catalog.records import IndexInfo, StreamState, TableInfo
     from millstream.errors import Span
-    from millstream.sql.statements import AddColumns, CreateIndex, CreateStream, CreateStreamingTable, Name
+    from millstream.sql.statements import (
+        AddColumns,
+        CreateIndex,
+        CreateStream,
+        CreateStreamingTable,
+        CreateView,
+        Name,
+    )
 
 RESERVED_COLUMNS = frozenset({ROW_ID_COLUMN, "_ducklake_internal_snapshot_id", "_metadata"})
 
@@ -140,6 +150,23 @@ def _delay(statement: CreateStream | CreateStreamingTable, column: Column) -> Du
             else "Write WATERMARK INTERVAL '5' SECOND for a TIMESTAMP.",
         )  # fmt: skip
     return delay
+
+
+def check_plain_view(statement: CreateView, tables: Mapping[str, TableInfo]) -> None:
+    """Refuse what would have to be a continuous view."""
+    streams = [
+        t for r in statement.query.tables if (t := tables.get(r.name.lower())) and t.kind is ObjectKind.STREAM
+    ]
+    if statement.continuous or statement.with_history or streams:
+        raise not_supported_yet(statement)
+    if ":" in statement.query.text and statement.query.tree is not None:
+        placeholder = statement.query.tree.find(exp.Placeholder)
+        if placeholder is not None:
+            raise StatementError(
+                Condition.UNBOUND_PARAMETER,
+                "a view takes no parameters",
+                hint="Write the value, or filter where the view is read.",
+            )
 
 
 def check_period(time: StreamTime, period: Duration | None, span: Span) -> None:

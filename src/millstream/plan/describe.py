@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 TEXT, NUMBER = pa.string(), pa.int64()
 COLUMN_NAMES = {"column": TEXT, "type": TEXT, "nullable": pa.bool_(), "comment": TEXT}
 EMPTY_YET = (
-    ShowWhat.VIEWS,
     ShowWhat.QUERIES,
     ShowWhat.RECEPTORS,
     ShowWhat.EMITTERS,
@@ -58,6 +57,8 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
         return rows({"name": TEXT}, [])
     if what is ShowWhat.TABLES:
         return _tables(source, tables)
+    if what is ShowWhat.VIEWS:
+        return _views(tables)
     if what is ShowWhat.STREAMS:
         return _streams(lake, tables)
     if what is ShowWhat.STREAMING_TABLES:
@@ -81,7 +82,15 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
             f"SHOW {what.value} is not built yet",
             hint="SHOW TABLES, STREAMS, STREAMING TABLES, INDEXES, COLUMNS, FILES, JOBS and SETTINGS work today.",
         )
-    return of[what](find_named(statement.of, tables))
+    found = find_named(statement.of, tables)
+    if found.kind is ObjectKind.VIEW and what is not ShowWhat.CREATE:
+        raise StatementError(
+            Condition.WRONG_KIND,
+            f"{found.name!r} is a view and has no {what.value.lower()} of its own",
+            hint=f"DESCRIBE {found.name} shows the columns of its query.",
+            span=statement.of.span,
+        )
+    return of[what](found)
 
 
 def _tables(source: Source, tables: Tables) -> pa.Table:
@@ -90,6 +99,11 @@ def _tables(source: Source, tables: Tables) -> pa.Table:
         {"name": TEXT, "kind": TEXT, "rows": NUMBER, "comment": TEXT},
         [(t.name, t.kind.value, source.row_count(t), t.comment) for t in found],
     )
+
+
+def _views(tables: Tables) -> pa.Table:
+    found = sorted((t for t in tables.values() if t.kind is ObjectKind.VIEW), key=lambda t: t.name.lower())
+    return rows({"name": TEXT, "kind": TEXT, "query": TEXT}, [(t.name, t.kind.value, t.definition) for t in found])
 
 
 def _streams(lake: Lake, tables: Tables) -> pa.Table:
@@ -224,7 +238,9 @@ def _files(found: TableInfo, source: Source) -> pa.Table:
 
 
 def create_statement(found: TableInfo) -> str:
-    """The SQL that makes the same table or stream."""
+    """The SQL that makes the same table, stream or view."""
+    if found.kind is ObjectKind.VIEW:
+        return f"CREATE VIEW {quote_if_needed(found.name)} AS {found.definition}"
     arrival = found.time.column if found.time is not None and found.time.is_arrival else None
     columns = [
         f"  {quote_if_needed(c.name)} {c.sql_type}"

@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 def logical(bound: BoundQuery) -> str:
     """The tables a query reads: at which version, which files, why others are left out."""
     lines = ["Query (runs on Spark as written)"]
-    for table in bound.tables:
+    for table in every_table(bound):
         lines += [f"  {line}" for line in _table(table)]
-    if not bound.tables:
+    if not every_table(bound):
         lines.append("  reads no table")
     return "\n".join(lines)
+
+
+def every_table(bound: BoundQuery) -> list[BoundTable]:
+    """The tables of the query and of the views in it."""
+    return [*bound.tables, *(t for view in bound.views for t in every_table(view.query))]
 
 
 def _table(bound: BoundTable) -> list[str]:

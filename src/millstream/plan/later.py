@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millstream.catalog.records import TableInfo
 
 LATER: dict[type[st.Statement], tuple[str, int]] = {
-    st.CreateView: ("views", 3),
+    st.CreateView: ("continuous views", 3),
     st.RefreshView: ("continuous views", 3),
     st.CreateContinuousQuery: ("continuous queries", 4),
     st.CreateStreamingView: ("streaming views", 4),
@@ -24,7 +24,6 @@ LATER: dict[type[st.Statement], tuple[str, int]] = {
     st.CreateReceptor: ("receptors", 7),
 }
 LATER_KINDS = {
-    ObjectKind.VIEW: 3,
     ObjectKind.CONTINUOUS_VIEW: 3,
     ObjectKind.CONTINUOUS_QUERY: 4,
     ObjectKind.STREAMING_VIEW: 4,

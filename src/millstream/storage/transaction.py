@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from millstream.catalog import files, inlined, streams, tables
+from millstream.catalog import files, inlined, streams, tables, views
 from millstream.catalog.commits import Receipt
 from millstream.catalog.records import ColumnStats, DataFile, Segment, TableInfo
 from millstream.errors import Condition, MachineError
@@ -256,7 +256,10 @@ class Transaction:
     def _apply(self, commit: Commit, every: Sequence[Staged]) -> None:
         for table in self._dropped.values():
             check_still_there(commit, table)
-            tables.drop(commit, table)
+            if table.kind is ObjectKind.VIEW:
+                views.drop(commit, table)
+            else:
+                tables.drop(commit, table)
         made = {wanted.id: _create(commit, wanted) for wanted in self._created.values()}
         for staged in every:
             if staged.table.id in made:
@@ -330,10 +333,13 @@ def _count(known: dict[int, ColumnStats]) -> int:
 
 
 def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
-    names = commit.connection.execute("SELECT table_name FROM ducklake_table WHERE end_snapshot IS NULL")
+    names = commit.connection.execute(
+        "SELECT table_name FROM ducklake_table WHERE end_snapshot IS NULL"
+        " UNION ALL SELECT view_name FROM millstream_view WHERE end_snapshot IS NULL"
+    )
     if wanted.name.lower() in {name.lower() for (name,) in names}:
         raise conflict(wanted)
-    return tables.create(commit, wanted)
+    return views.create(commit, wanted) if wanted.kind is ObjectKind.VIEW else tables.create(commit, wanted)
 
 
 def _apply(commit: Commit, staged: Staged) -> None:
@@ -363,7 +369,7 @@ def check_still_there(commit: Commit, table: TableInfo) -> None:
     row = commit.connection.execute(
         "SELECT 1 FROM ducklake_table WHERE table_id = ? AND end_snapshot IS NULL", (table.id,)
     ).fetchone()
-    if row is None:
+    if row is None and not views.is_there(commit.connection, table.id):
         raise conflict(table)
 
 

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from millstream.catalog.records import DataFile, Segment, TableInfo
     from millstream.storage.lake import Lake
 
+STORED = (ObjectKind.TABLE, ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 SMALL_ROWS = segment.SEGMENT_ROWS // 4
 SMALL_BYTES = 16 * 1024 * 1024
 MOST_SMALL_FILES = 8
 
 
 def tables_of(lake: Lake, *kinds: ObjectKind) -> list[TableInfo]:
-    return [t for t in lake.catalog.tables().values() if not kinds or t.kind in kinds]
+    """The tables of these kinds, or all that hold rows."""
+    return [t for t in lake.catalog.tables().values() if t.kind in (kinds or STORED)]
 
 
 def flush(lake: Lake) -> int:
