@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millstream.errors import Condition, StatementError, did_you_mean
+from sqlglot import exp
+
+from millstream.errors import Condition, Span, StatementError, did_you_mean
 from millstream.plan import compare, valid
 from millstream.schema import ObjectKind, quote
+from millstream.sql.cursor import SCHEMA
 from millstream.sql.parse import parse_one
 from millstream.sql.statements import Select
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from millstream.catalog.records import Snapshot, TableInfo
-    from millstream.errors import Span
     from millstream.sql.statements import AsOf, Name, Query, TableReference
     from millstream.storage.prune import Comparison
     from millstream.storage.scan import Scan
@@ -102,7 +104,7 @@ def bind(
     found = [_resolve(r, source, snapshot, query, statement_text) for r in query.tables]
     schemas = {i: table.schema for i, (_, table) in enumerate(found)}
     known = [table for _, table in found]
-    edits = valid.edits(query, lambda v: valid.resolved(query, v, known, target))
+    edits = valid.edits(query, lambda v: valid.resolved(query, v, known, target)) + _schema_names(query)
     comparisons = compare.of_query(query, schemas, parameters, valid.time_columns(known))
     tables, views = [], []
     for i, (reference, (at, table)) in enumerate(zip(query.tables, found, strict=True)):
@@ -113,6 +115,19 @@ def bind(
     return BoundQuery(
         query.text, tuple(tables), snapshot, statement_text, query.offset, tuple(edits), tuple(views)
     )
+
+
+def _schema_names(query: Query) -> list[tuple[Span, str]]:
+    """`main.t.a` as `t.a`: Spark knows the tables of a query by their own names alone."""
+    if query.tree is None or any((r.alias or r.name).lower() == SCHEMA for r in query.tables):
+        return []
+    columns = query.tree.find_all(exp.Column)
+    qualified = ((c.args.get("db"), c.args.get("table")) for c in columns if not c.args.get("catalog"))
+    return [
+        (Span(schema.meta["start"], table.meta["start"]), "")
+        for schema, table in qualified
+        if schema is not None and table is not None and schema.name.lower() == SCHEMA and "start" in schema.meta
+    ]
 
 
 def _open(
@@ -150,9 +165,10 @@ def bind_text(text: str, source: Source, inside: tuple[str, ...] = ()) -> BoundQ
 def _resolve(
     reference: TableReference, source: Source, now: Snapshot, query: Query, text: str
 ) -> tuple[Snapshot, TableInfo]:
-    span = reference.span.shifted(query.offset)
+    span = (reference.as_of or reference).span.shifted(query.offset)
     try:
         snapshot = now if reference.as_of is None else _travel(reference.as_of, source)
+        span = reference.span.shifted(query.offset)
         table = find(reference.name, source.tables(snapshot))
         _check_readable(reference, table)
     except StatementError as error:
