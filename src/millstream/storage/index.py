@@ -1,6 +1,6 @@
 """Value indices: sorted copies of segments, built one at a time, and the choice between copy and segment.
 
-A copy holds the rows of one data file sorted by the indexed column (then by time), in small row groups
+A copy holds the rows of one data file sorted by the indexed column (ties as they came), in small row groups
 with page bounds, so that a read of few keys touches few pages; HASH adds Bloom filters, for keys that
 are rare. A copy never changes and goes with its file. A file is worth a copy when compaction is done
 with it. Copies live beside the data, where foreign readers of the lake do not look.
@@ -14,6 +14,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from millstream.catalog.records import DataFile, IndexInfo, TableInfo
     from millstream.catalog.store import Connection
     from millstream.storage.lake import Lake
@@ -39,7 +42,7 @@ LEAST_ROWS, LEAST_CLOSED_ROWS = 131_072, 16_384
 """Smaller files are read faster than they are sorted, and compaction will replace them, but for those of a
 compartment that is closed."""
 ROW_GROUP_ROWS = 65_536
-PAGE_ROWS = 4_096
+PAGE_ROWS = 1_024
 SAMPLE_ROWS, REPEATS = 16_384, 8
 EQUALITY = (Operator.EQ, Operator.IN)
 SERVES = {IndexMethod.HASH: EQUALITY, IndexMethod.BTREE: tuple(Operator)}
@@ -192,8 +195,9 @@ def build(lake: Lake, table: TableInfo, index: IndexInfo, file: DataFile) -> boo
 
 def _write(folder: Path, table: TableInfo, index: IndexInfo, file: DataFile, data: pa.Table) -> IndexCopy:
     column = table.column(index.column_id)
-    ordered = data.take(_order(table, column.name, data))
+    ordered = data.take(_order(data.column(column.name)))
     path = folder / f"{index.id}-{uuid.uuid4()}.parquet"
+    repeating = _with_dictionary(column.name, data)
     bloom = {column.name: True} if index.method is IndexMethod.HASH else None
     with segment.storage_errors():
         try:
@@ -204,7 +208,8 @@ def _write(folder: Path, table: TableInfo, index: IndexInfo, file: DataFile, dat
                     row_group_size=ROW_GROUP_ROWS,
                     max_rows_per_page=PAGE_ROWS,
                     write_page_index=True,
-                    use_dictionary=_with_dictionary(column.name, data),
+                    use_dictionary=repeating,
+                    column_encoding=_deltas(data.schema, repeating),
                     write_statistics=_bounded(table, data),
                     bloom_filter_options=bloom,
                 )
@@ -231,6 +236,12 @@ def _with_dictionary(indexed: str, data: pa.Table) -> list[str]:
     ]
 
 
+def _deltas(schema: pa.Schema, dictionaries: Sequence[str]) -> dict[str, str]:
+    """Integers that hardly repeat are stored as differences, a quarter smaller than as they are."""
+    plain = [f for f in schema if f.name not in dictionaries and f.type in (pa.int32(), pa.int64())]
+    return {f.name: "DELTA_BINARY_PACKED" for f in plain}
+
+
 def _repeats(values: pa.ChunkedArray) -> bool:
     return is_nested(values.type) or REPEATS * int(pc.count_distinct(values).as_py()) <= len(values)
 
@@ -239,12 +250,21 @@ def _bounded(table: TableInfo, data: pa.Table) -> list[str]:
     return segment.columns_with_bounds(table, statistics.of_table(table, data))
 
 
-def _order(table: TableInfo, column: str, data: pa.Table) -> pa.Array:
-    # Under names of our own: Arrow reads a sort key that begins with a dot as a path.
-    keys = {"column": data.column(column)}
-    if table.time is not None and table.time.column != column:
-        keys["time"] = data.column(table.time.column)
-    return pc.sort_indices(pa.table(keys), sort_keys=[(key, "ascending") for key in keys])
+def _order(values: pa.ChunkedArray) -> pa.Array | NDArray[np.int64]:
+    """The places of the rows in the order of their values, ties as they came, nulls last."""
+    if values.null_count == 0 and pa.types.is_integer(values.type):
+        numbers = np.asarray(values.cast(pa.int64()).to_numpy(), dtype=np.int64)
+        low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+        if high - low < 2**32:
+            return _radix_order((numbers - low).astype(np.uint32))
+    return pc.sort_indices(values)
+
+
+def _radix_order(numbers: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """NumPy sorts 16 bits by radix, so two such sorts beat any one of 32 bits."""
+    by_low = np.argsort((numbers & 0xFFFF).astype(np.uint16), kind="stable")
+    by_high = np.argsort((numbers >> 16).astype(np.uint16)[by_low], kind="stable")
+    return np.asarray(by_low[by_high], dtype=np.int64)
 
 
 def build_some(lake: Lake, most: int) -> int:
