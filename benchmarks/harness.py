@@ -80,10 +80,11 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a part is given: how much data to take, and an empty directory on the disk to measure."""
+    """What a part is given: how much data to take, an empty directory on the disk to measure, where plots go."""
 
     scale: float
     folder: Path
+    plots: Path | None = None
 
     def scaled(self, count: int, least: int = 1) -> int:
         return max(least, round(count * self.scale))
@@ -157,12 +158,14 @@ def main(name: str, parts: Mapping[str, Part], description: str, argv: Sequence[
     """Run the parts asked for and print what they measured."""
     options = _parse(parts, description, argv)
     console = Console(stderr=True, highlight=False)
+    if options.plots is not None:
+        options.plots.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"millstream-bench-{name}-", dir=options.dir))
     try:
         record = {"benchmark": name, "scale": options.scale, "machine": machine(folder)}
         measures: list[Measure] = []
         for part in options.only or parts:
-            measures += _run(parts[part], part, Run(options.scale, folder / part), console)
+            measures += _run(parts[part], part, Run(options.scale, folder / part, options.plots), console)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     judged = options.scale == 1
@@ -179,6 +182,9 @@ def _parse(parts: Mapping[str, Part], description: str, argv: Sequence[str] | No
     parser.add_argument("--scale", type=_scale, default=1.0, metavar="S", help="how much data (default: 1)")
     parser.add_argument("--only", action="append", choices=tuple(parts), help="run this part; may be given often")
     parser.add_argument("--dir", metavar="DIR", help="where to write (default: the temporary directory)")
+    parser.add_argument(
+        "--plots", metavar="DIR", type=Path, help="where to write plots, as SVG (default: nowhere)"
+    )
     return parser.parse_args(argv)
 
 

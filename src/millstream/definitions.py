@@ -21,7 +21,6 @@ from millstream.schedule.upkeep import EXPIRED, UNINDEXED
 from millstream.schema import Column, ObjectKind
 from millstream.sql import statements as st
 from millstream.sql.names import check_name
-from millstream.storage import index as value_index
 from millstream.storage import upkeep
 from millstream.storage.reader import Reader
 from millstream.storage.transaction import check_same_version, conflict
@@ -116,7 +115,7 @@ class Definitions:
             return f"DROP {statement.kind.value.upper()}"
 
         status = self._engine.retried(work)
-        value_index.discard(self._lake)
+        self._tell(EXPIRED)
         return status
 
     @run.register
@@ -182,7 +181,7 @@ class Definitions:
         if found is not None:
             self._check_unused(found, statement)
             self._lake.catalog.commit(lambda commit: indexes.drop(commit, found))
-            value_index.discard(self._lake)
+            self._tell(EXPIRED)
         return "DROP INDEX"
 
     def _index(self, statement: st.Drop) -> IndexInfo | None:

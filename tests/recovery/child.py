@@ -31,7 +31,7 @@ from millstream.errors import MillstreamError
 from millstream.schedule.net import Firing
 from millstream.schedule.runner import Runner
 from millstream.schedule.upkeep import Policy, upkeep_net
-from millstream.storage import inline, upkeep
+from millstream.storage import index, inline, retention, upkeep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +44,11 @@ EAGER = Policy(
     compact=Firing(tokens=2, age=SOON),
     drop=Firing(tokens=100, age=SOON),
     expire=Firing(tokens=10, age=SOON),
+    age=Firing(age=SOON),
     keep_snapshots=timedelta(milliseconds=50),
 )
+DELAY, PERIOD = 20, 300
+MOST_ADDED = 5
 
 
 def say(*words: object) -> None:
@@ -142,6 +145,115 @@ def insert(path: str, run: int) -> None:
         thread.join()
 
 
+def create_streaming(db: Database) -> None:
+    """A streaming table with two indices; `time_of` says when its rows are."""
+    db.sql(
+        "CREATE STREAMING TABLE h (id BIGINT, k INT, v STRING, t BIGINT) TIMESTAMP BY t"
+        f" WATERMARK INTERVAL {DELAY} RANGE INTERVAL {PERIOD}"
+    )
+    db.sql("CREATE INDEX h_k ON h (k)")
+    db.sql("CREATE INDEX h_v ON h (v) USING HASH")
+
+
+def time_of(number: int) -> int:
+    """Four rows a tick, some of them late by up to two watermarks, a few older than the period."""
+    late = (0, 0, 0, 7, 0, 40, 0, 0, 2 * PERIOD, 0, 0)[number % 11]
+    return number // 4 - late
+
+
+def streaming_rows(first: int, count: int) -> list[dict[str, Any]]:
+    numbers = range(first, first + count)
+    return [{"id": i, "k": i % 13 if i % 5 else None, "v": f"v{i % 7}", "t": time_of(i)} for i in numbers]
+
+
+def shrink() -> None:
+    """Few rows are enough for files, row groups and index copies."""
+    upkeep.MOST_SMALL_FILES, upkeep.SMALL_ROWS = 3, 200
+    inline.MOST_ROWS = 10
+    index.LEAST_ROWS, index.ROW_GROUP_ROWS, index.PAGE_ROWS = 1, 30, 8
+
+
+class Definer:
+    """Adds a column, an index, drops an index, one after the other."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._steps = 0
+
+    def step(self) -> None:
+        self._steps += 1
+        match self._steps % 3:
+            case 0:
+                self._db.sql("DROP INDEX IF EXISTS spare")
+            case 1:
+                self._db.sql("CREATE INDEX IF NOT EXISTS spare ON h (id)")
+            case _:
+                self._add_column()
+
+    def _add_column(self) -> None:
+        added = len(self._db._lake.catalog.tables()["h"].schema.columns) - 4
+        if added < MOST_ADDED:
+            self._db.sql(f"ALTER STREAMING TABLE h ADD COLUMN IF NOT EXISTS c{added} STRING")
+
+
+class StreamInserter(threading.Thread):
+    """Inserts for ever into the streaming table, few rows and many, with numbers that nobody else uses."""
+
+    def __init__(self, db: Database, numbers: Numbers, definer: Definer | None) -> None:
+        super().__init__(daemon=True)
+        self._db = db
+        self._numbers = numbers
+        self._definer = definer
+
+    def run(self) -> None:
+        try:
+            for turn in range(1_000_000):
+                self._insert((1, 5, 1, 60)[turn % 4])
+                if self._definer is not None and turn % 6 == 5:
+                    self._definer.step()
+        except BaseException:
+            say("failed", json.dumps(traceback.format_exc()))
+            os._exit(1)
+
+    def _insert(self, count: int) -> None:
+        first = self._numbers.claim(count)
+        say("try", "h", first, count)
+        self._db.insert("h", streaming_rows(first, count))
+        say("ack", "h", first, count)
+
+
+class Numbers:
+    """Consecutive numbers, each given once."""
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+        self._lock = threading.Lock()
+
+    def claim(self, count: int) -> int:
+        with self._lock:
+            first, self._next = self._next, self._next + count
+            return first
+
+
+def insert_streaming(path: str, first: int) -> None:
+    """Insert from two threads, with upkeep as eager as can be and changing definitions, until killed."""
+    shrink()
+    clock = SystemClock()
+    db = millstream.connect(path, clock=clock, background=False)
+    if not db.objects():
+        create_streaming(db)
+    net = upkeep_net(db._lake, clock, EAGER)
+    db._engine.net = net
+    Runner(net, clock)
+    say("ready")
+    numbers = Numbers(first)
+    threads = [StreamInserter(db, numbers, definer) for definer in (None, Definer(db))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def hold(path: str) -> None:
     """Open the database and keep it."""
     with millstream.connect(path, background=False):
@@ -177,9 +289,11 @@ def close(path: str) -> None:
     say("survived")
 
 
-def die(path: str, at: str, count: int, work: list[str]) -> None:
+def die(path: str, at: str, count: int, work: list[str], *, small: bool = False) -> None:
     """Do the work and be killed inside: by the `count`-th call of the function named `at`."""
     db = millstream.connect(path, background=False)
+    if small:
+        shrink()
     upkeep.MOST_SMALL_FILES = 2
     _kill_at(at, count)
     for step in work:
@@ -220,10 +334,18 @@ WORK: dict[str, Callable[[Database], object]] = {
     "insert many": lambda db: db.insert("a", rows("a", 10_000, 300)),
     "truncate": lambda db: db.sql("TRUNCATE TABLE a"),
     "drop table": lambda db: db.sql("DROP TABLE b"),
+    "index": lambda db: index.build_some(db._lake, 1_000),
+    "retain": lambda db: retention.drop_expired(db._lake),
+    "discard": lambda db: index.discard(db._lake),
+    "drop index": lambda db: db.sql("DROP INDEX h_k"),
+    "add column": lambda db: db.sql("ALTER STREAMING TABLE h ADD COLUMN added STRING"),
+    "add array": lambda db: db.sql("ALTER STREAMING TABLE h ADD COLUMN added ARRAY<INT>"),
+    "drop streaming table": lambda db: db.sql("DROP STREAMING TABLE h"),
 }
 
 JOBS: dict[str, Callable[..., None]] = {
     "insert": insert,
+    "insert streaming": insert_streaming,
     "hold": hold,
     "close": close,
     "die": die,

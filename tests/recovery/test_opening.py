@@ -6,7 +6,9 @@ import os
 import random
 import shutil
 import sqlite3
+import tarfile
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,11 +17,12 @@ import millstream
 from millstream.catalog import layout
 from millstream.clock import ManualClock
 from millstream.errors import Condition, MachineError, MillstreamError, StatementError
+from millstream.storage import index, retention, upkeep
+from tests import duck
 from tests.recovery import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from millstream.catalog.store import Connection
     from millstream.database import Database
@@ -266,6 +269,91 @@ def test_a_migration_that_fails_leaves_the_old_database_as_it_was(
             connect(filled)
     assert format_of(filled) == str(old)
     assert_unharmed(filled)
+
+
+FORMAT_1 = Path(__file__).parent / "data" / "format-1.tar.gz"
+"""A database of part 1: 1,003 items, most of them in a file, and a stream with two calls, one of them late."""
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    with tarfile.open(FORMAT_1) as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert format_of(tmp_path / "database") == "1"
+    return tmp_path / "database"
+
+
+def assert_all_there(db: Database) -> None:
+    """The rows and the stream of the old database."""
+    items = sorted(stored.rows(db._lake, "items").values())
+    assert [row[0] for row in items] == [1, 2, 3, *range(10, 1010)]
+    assert [str(row[2]) for row in items[:3]] == ["0.25", "0.10", "None"]
+    assert [row[:2] for row in stored.rows(db._lake, "calls").values()] == [
+        (1, ("float", "2.5")),
+        (2, ("float", "3.5")),
+    ]
+    shown = db.sql("SHOW STREAMS").to_arrow().to_pylist()
+    assert [(s["name"], s["watermark"], s["late"]) for s in shown] == [("calls", "2024-01-01 00:00:05", 1)]
+    stored.check(db._lake)
+
+
+def test_a_database_of_format_1_is_upgraded_with_all_its_rows_and_streams(old: Path) -> None:
+    with connect(old) as db:
+        assert format_of(old) == str(layout.FORMAT)
+        assert_all_there(db)
+        with duck.attached(old) as reader:
+            assert duck.rows(reader, "items") == stored.rows(db._lake, "items")
+            assert duck.rows(reader, "calls") == stored.rows(db._lake, "calls")
+    with connect(old) as again:
+        assert_all_there(again)
+    with connect(old, read_only=True) as reader:
+        assert len(stored.rows(reader._lake, "items")) == 1003
+
+
+def test_the_old_format_is_not_read_as_it_is_and_not_touched(old: Path) -> None:
+    before = (old / "catalog.sqlite").read_bytes()
+    error = refused(old, Condition.FORMAT_TOO_OLD, read_only=True)
+    assert "1" in error.message
+    assert "writing" in (error.hint or "")
+    assert (old / "catalog.sqlite").read_bytes() == before
+    with connect(old) as db:
+        assert_all_there(db)
+
+
+def test_streaming_tables_and_indices_can_be_made_in_an_upgraded_database(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "LEAST_ROWS", 100)
+    with connect(old) as db:
+        db.sql("CREATE INDEX items_id ON items (id) USING HASH")
+        db.sql("CREATE STREAMING TABLE h (id BIGINT, t BIGINT) TIMESTAMP BY t RANGE INTERVAL 100")
+        db.sql("CREATE INDEX h_id ON h (id)")
+        db.insert("h", [(i, i) for i in range(300)])
+        db.insert("h", [(300, 300)])
+        db.sql("ALTER STREAM calls ADD COLUMN place STRING")
+        db.sql("ALTER TABLE items ADD COLUMN colour STRING")
+        db.insert("items", [(2000, "new", None, "red")])
+        upkeep.flush(db._lake)
+        retention.drop_expired(db._lake)
+        assert index.build_some(db._lake, 100) == 0
+        stored.check(db._lake)
+    with connect(old) as again:
+        assert sorted(row[1] for row in stored.rows(again._lake, "h").values()) == list(range(200, 301))
+        assert len(stored.copies(again._lake, "items_id")) == 1
+        assert stored.table_of(again._lake, "calls").schema.names == ("id", "cost", "ts", "place")
+        with duck.attached(old) as reader:
+            assert reader.ask("SELECT count(*), count(colour) FROM lake.items") == [(1004, 1)]
+            assert reader.ask("SELECT id FROM lake.items WHERE colour = 'red'") == [(2000,)]
+            assert duck.rows(reader, "h") == stored.rows(again._lake, "h")
+        stored.check(again._lake)
+
+
+def test_an_upgrade_that_is_killed_can_be_done_again(nursery: Nursery, old: Path) -> None:
+    nursery.start("create and die", path=str(old), at="millstream.catalog.layout:_check_not_newer", count=2)
+    assert nursery.end() == []
+    assert format_of(old) in ("1", str(layout.FORMAT))
+    with connect(old) as db:
+        assert_all_there(db)
 
 
 def test_a_copy_of_a_database_is_a_database_of_its_own(filled: Path, tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ def _has_slid(lake: Lake, table: TableInfo, kept: dict[int, int]) -> bool:
 
 def _retain(net: Net, lake: Lake) -> None:
     done = retention.drop_expired(lake)
+    # What lay across the edge of a compartment has been written anew.
+    net.put(UNINDEXED)
     by_clock = any(t.period and t.time and t.time.is_arrival for t in lake.catalog.tables().values())
     if by_clock or not done:
         # The clock moves on without a commit, and so do readers.

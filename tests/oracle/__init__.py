@@ -1,0 +1,1 @@
+"""What Millstream answers, against plain models of what it should."""
