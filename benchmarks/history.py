@@ -71,6 +71,10 @@ def percentile(samples: Sequence[float], part: float) -> float:
     return float(np.percentile(samples, part))
 
 
+def percentiles_ms(samples: Sequence[float]) -> dict[str, int]:
+    return {f"p{part}": round(1_000 * percentile(samples, part)) for part in (50, 95, 100)}
+
+
 def rarer(run: Run, times: int) -> int:
     """As often at scale 1 and above, less often below."""
     return min(times, run.scaled(times))
@@ -247,6 +251,7 @@ class Feed:
 class Asked:
     """A query of the schedule: when it was due, counted from the start, and when its rows were there."""
 
+    shape: str
     due: float
     latency: float
     rows: int
@@ -280,27 +285,27 @@ def _at_rate(
     # Made beforehand: what a vehicle says costs more to make up than to store.
     made = [of.reports(rows + number * size, size) for number in range(round(lasting * BATCHES_A_SECOND))]
     what = known(run, of, rows)
-    questions = [ask(what, 1_000 * rate + number).sql("posreports") for number in range(many)]
+    questions = [ask(what, 1_000 * rate + number) for number in range(many)]
     feed = Feed(db, "posreports", made)
     with feed.running():
-        asked = _ask_on_schedule(questions, 60 / rate, lambda text: answer(db, text)[0])
+        asked = _ask_on_schedule(questions, 60 / rate, lambda q: answer(db, q.sql("posreports"))[0])
     return asked, feed
 
 
-def _ask_on_schedule(questions: Sequence[str], every: float, run: Callable[[str], int]) -> list[Asked]:
+def _ask_on_schedule(questions: Sequence[Question], every: float, run: Callable[[Question], int]) -> list[Asked]:
     """Ask each question at its time, whether or not those before it have been answered."""
     started = time.perf_counter()
     never = threading.Event()
 
-    def one(due: float, text: str) -> Asked:
-        rows = run(text)
-        return Asked(due, time.perf_counter() - started - due, rows)
+    def one(due: float, question: Question) -> Asked:
+        rows = run(question)
+        return Asked(question.shape, due, time.perf_counter() - started - due, rows)
 
     with ThreadPoolExecutor(ASKERS) as pool:
         asked: list[Future[Asked]] = []
-        for number, text in enumerate(questions):
+        for number, question in enumerate(questions):
             never.wait(max(0.0, started + number * every - time.perf_counter()))
-            asked.append(pool.submit(one, number * every, text))
+            asked.append(pool.submit(one, number * every, question))
         return [a.result() for a in asked]
 
 
@@ -308,7 +313,11 @@ def _latencies(rate: int, asked: Sequence[Asked]) -> Measure:
     latencies = [a.latency for a in asked]
     notes = {
         "queries": len(asked),
-        "latency_ms": {f"p{p}": round(1_000 * percentile(latencies, p)) for p in (50, 95, 100)},
+        "latency_ms": percentiles_ms(latencies),
+        "latency_ms_by_shape": {
+            shape: percentiles_ms([a.latency for a in asked if a.shape == shape])
+            for shape in dict.fromkeys(a.shape for a in asked)
+        },
         "result_rows": spread([a.rows for a in asked]),
     }
     name = f"{rate} queries a minute beside inserts, p95"

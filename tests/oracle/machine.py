@@ -79,6 +79,7 @@ class Machine(RuleBasedStateMachine):
         self.model = Model(PERIOD, DELAY)
         self.held: list[Held] = []
         self.next = 0
+        self.is_quiet = False
 
     def open(self) -> Database:
         path = self.root / "database"
@@ -91,6 +92,8 @@ class Machine(RuleBasedStateMachine):
             f"CREATE STREAMING TABLE {NAME} ({columns}) TIMESTAMP BY {TIME}"
             f" WATERMARK INTERVAL {DELAY} RANGE INTERVAL {PERIOD}"
         )
+        self.db.sql(f"CREATE INDEX i_k_BTREE ON {NAME} (k)")
+        self.db.sql(f"CREATE INDEX i_s_HASH ON {NAME} (s) USING HASH")
 
     def teardown(self) -> None:
         try:
@@ -131,9 +134,12 @@ class Machine(RuleBasedStateMachine):
         rest = [c for c in self.model.columns if c not in ("n", TIME)]
         return self.next, time, *(data.draw(st.none() | st.sampled_from(self.domain(c))) for c in rest)
 
+    def indexed(self) -> list[str]:
+        table = stored.table_of(self.db._lake, NAME)
+        return sorted(table.column(i.column_id).name for i in self.db._lake.catalog.indexes().values())
+
     def a_predicate(self, data: st.DataObject) -> Predicate:
-        columns = list(self.model.columns)
-        column = data.draw(st.sampled_from(columns))
+        column = data.draw(st.sampled_from([*self.model.columns, *self.indexed() * 2]))
         parts: list[Conjunct] = [data.draw(conjuncts(column, self.domain(column)))]
         if data.draw(st.booleans()):
             parts.append(data.draw(temporal(self.model.around)))
@@ -142,6 +148,8 @@ class Machine(RuleBasedStateMachine):
     # The law
 
     def check(self, data: st.DataObject) -> None:
+        if self.is_quiet:
+            return
         asked = [Predicate(()), *(self.a_predicate(data) for _ in range(self.most_asked))]
         expected = [self.model.answer(p) for p in asked]
         for answers in self.ask(asked):
@@ -265,6 +273,13 @@ class Machine(RuleBasedStateMachine):
         self.check(data)
 
     @rule(data=st.data())
+    def compact_and_build_all_copies(self, data: st.DataObject) -> None:
+        upkeep.flush(self.db._lake)
+        upkeep.compact(self.db._lake)
+        assert index.build_some(self.db._lake, 1_000) == 0
+        self.check(data)
+
+    @rule(data=st.data())
     def retain(self, data: st.DataObject) -> None:
         retention.drop_expired(self.db._lake)
         self.model.retain()
@@ -308,6 +323,17 @@ class Machine(RuleBasedStateMachine):
     def release_all(self) -> None:
         while self.held:
             self.release(self.held.pop())
+
+    @rule(data=st.data(), by=st.integers(0, 120))
+    def read_while_everything_goes(self, data: st.DataObject, by: int) -> None:
+        self.begin_a_read(data)
+        self.is_quiet = True
+        for step in (self.compact, self.retain, self.expire):
+            self.advance(data, by // 3)
+            step(data)
+        self.is_quiet = False
+        self.release(self.held.pop())
+        self.retain(data)
 
     @rule(data=st.data())
     def reopen(self, data: st.DataObject) -> None:

@@ -186,7 +186,7 @@ class WithSpark(Machine):
 
 def test_scans_find_what_the_model_finds_whatever_happened_before(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink_the_world(monkeypatch)
-    run_state_machine_as_test(WithoutSpark, settings=effort(examples=25, steps=25))
+    run_state_machine_as_test(WithoutSpark, settings=effort(examples=18, steps=25))
 
 
 def test_queries_find_what_the_model_finds_whatever_happened_before(
@@ -194,4 +194,4 @@ def test_queries_find_what_the_model_finds_whatever_happened_before(
 ) -> None:
     shrink_the_world(monkeypatch)
     monkeypatch.setattr(WithSpark, "spark", spark)
-    run_state_machine_as_test(WithSpark, settings=effort(examples=4, steps=14))
+    run_state_machine_as_test(WithSpark, settings=effort(examples=4, steps=10))

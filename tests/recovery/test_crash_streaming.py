@@ -184,7 +184,7 @@ PLACES: list[Place] = [
     ("pathlib:Path.unlink", 1, ALL),
     ("pathlib:Path.unlink", 3, ALL),
     ("millstream.catalog.indexes:drop", 1, ["index", "drop index"]),
-    ("millstream.catalog.indexes:discarded", 1, ["index", "drop index"]),
+    ("millstream.catalog.indexes:discarded", 1, ["index", "drop index", "discard"]),
     ("pathlib:Path.unlink", 2, ["index", "drop index", "discard"]),
     ("millstream.catalog.inlined:create", 1, ["add column"]),
     ("millstream.catalog.inlined:move", 1, ["add column"]),
@@ -221,7 +221,9 @@ def fill(db: Database) -> None:
     db.insert("h", child.streaming_rows(5000, 8))
 
 
-@pytest.mark.parametrize(("place", "count", "work"), PLACES, ids=lambda x: str(x).rpartition(".")[2])
+@pytest.mark.parametrize(
+    ("place", "count", "work"), PLACES, ids=[f"{p.rpartition('.')[2]}-{n}" for p, n, _ in PLACES]
+)
 def test_work_killed_at_any_point_changes_no_content(
     nursery: Nursery, busy: tuple[Path, list[Row]], database_path: Path, place: str, count: int, work: list[str]
 ) -> None:

@@ -292,26 +292,39 @@ def test_a_call_that_ends_well_in_spite_of_ctrl_c_gives_its_result():
 def test_a_third_ctrl_c_gives_up():
     ended, said, left = threading.Event(), [], []
     # A handler may interrupt itself, which a semaphore does not survive.
-    pressed: queue.SimpleQueue[int] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()
     cancelled: list[int] = []
 
     def cancel() -> None:
         cancelled.append(1)
-        pressed.put(1)
+        heard.put(1)
+
+    def press_and_see_it_heard() -> None:
+        press_ctrl_c()
+        while True:
+            try:
+                heard.get(timeout=0.5)
+                return
+            except queue.Empty:
+                # It came just before the main thread went to wait: any signal makes it look again.
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def stubborn() -> None:
         for _ in range(3):
-            press_ctrl_c()
-            pressed.get(timeout=10)
+            press_and_see_it_heard()
         ended.wait(10)
 
     def leave(code: int) -> None:
         left.append(code)
-        pressed.put(1)
+        heard.put(1)
         ended.set()
 
-    with Worker(said.append, leave) as worker:
-        worker.call(stubborn, cancel)
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with Worker(said.append, leave) as worker:
+            worker.call(stubborn, cancel)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert said == ["still stopping; press Ctrl-C once more to leave at once"]
     assert left == [130]
     assert len(cancelled) == 2

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.errors import Condition, MachineError
 from millstream.execute import java
+from millstream.storage import index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,8 +29,9 @@ SETTINGS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
-    # Beyond the threshold Parquet's IN skips by the least and the largest value alone.
-    "spark.sql.parquet.pushdown.inFilterThreshold": "1000",
+    # Up to here an IN skips pages by each of its values, beyond by the least and the largest alone; to try
+    # hundreds of values on every page costs more than it saves.
+    "spark.sql.parquet.pushdown.inFilterThreshold": str(index.MOST_LOOKUPS),
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.execution.arrow.pyspark.enabled": "true",

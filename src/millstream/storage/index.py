@@ -43,6 +43,8 @@ LEAST_ROWS, LEAST_CLOSED_ROWS = 131_072, 16_384
 compartment that is closed."""
 ROW_GROUP_ROWS = 65_536
 PAGE_ROWS = 1_024
+MOST_LOOKUPS = 64
+"""Longer lists of values are read through a copy only where whole row groups can be left out."""
 SAMPLE_ROWS, REPEATS = 16_384, 8
 EQUALITY = (Operator.EQ, Operator.IN)
 SERVES = {IndexMethod.HASH: EQUALITY, IndexMethod.BTREE: tuple(Operator)}
@@ -138,7 +140,17 @@ def _choice(index: IndexInfo, copy: IndexCopy | None, comparisons: Sequence[Comp
     if copy is None:
         return None
     groups = [g for g in copy.groups if all(prune.can_match(g.stats, c) for c in comparisons)]
-    return Choice(index, copy, sum(g.rows for g in groups), len(groups))
+    return Choice(index, copy, sum(_rows_to_read(g, comparisons) for g in groups), len(groups))
+
+
+def _rows_to_read(group: RowGroup, comparisons: Sequence[Comparison]) -> int:
+    """How many rows of a row group are in pages that can match: few, if a few numbers are looked up."""
+    equal = [c for c in comparisons if c.operator in EQUALITY and len(c.values) <= MOST_LOOKUPS]
+    low, high = group.stats.low, group.stats.high
+    if not equal or not isinstance(low, int) or not isinstance(high, int):
+        return group.rows
+    wanted: int = min(sum(low <= v <= high for v in c.values) for c in equal)
+    return min(group.rows, wanted * (PAGE_ROWS + group.rows // (high - low + 1)))
 
 
 def expected_rows(file: DataFile, times: tuple[int, int]) -> float:
