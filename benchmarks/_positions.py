@@ -8,7 +8,7 @@ in a period; no two have the same constants.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from
 from itertools import islice
@@ -151,12 +151,13 @@ def places(known: Known, random: np.random.Generator) -> Question:
     return Question("seg BETWEEN", "seg", keys, low, high, also=f"xway = {road} AND ")
 
 
-SHAPES: tuple[Asking, ...] = (neighbours, listed, places)
+RANGES: tuple[Asking, ...] = (neighbours, places)
+SHAPES: tuple[Asking, ...] = (*RANGES, listed)
 
 
-def ask(known: Known, number: int) -> Question:
+def ask(known: Known, number: int, shapes: Sequence[Asking] = SHAPES) -> Question:
     """The question with a number: the shapes in turns, with constants of its own."""
-    return SHAPES[number % len(SHAPES)](known, np.random.default_rng((number, known.until)))
+    return shapes[number % len(shapes)](known, np.random.default_rng((number, known.until)))
 
 
 def _period(known: Known, random: np.random.Generator, length: int) -> tuple[int, int, int]:

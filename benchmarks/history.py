@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from _positions import COLUMNS, SHAPES, Known, Question, Traffic, ask
+from _positions import COLUMNS, RANGES, SHAPES, Known, Question, Traffic, ask
 from _retention import retention
 from _svg import Plot, Series
 from harness import Measure, Run, at_least, at_most, main, seconds
@@ -264,7 +264,7 @@ def mixed(run: Run) -> Sequence[Measure]:
         create(db, "posreports")
         fill(db, "posreports", of, rows)
         for number in range(rarer(run, MIXED_WARM_UP)):
-            answer(db, ask(known(run, of, rows), number).sql("posreports"))
+            answer(db, ask(known(run, of, rows), number, RANGES).sql("posreports"))
         measures, asked = [], {}
         for rate, duration in RATES.items():
             lasting = max(1.0, duration * min(1.0, run.scale))
@@ -285,7 +285,7 @@ def _at_rate(
     # Made beforehand: what a vehicle says costs more to make up than to store.
     made = [of.reports(rows + number * size, size) for number in range(round(lasting * BATCHES_A_SECOND))]
     what = known(run, of, rows)
-    questions = [ask(what, 1_000 * rate + number) for number in range(many)]
+    questions = [ask(what, 1_000 * rate + number, RANGES) for number in range(many)]
     feed = Feed(db, "posreports", made)
     with feed.running():
         asked = _ask_on_schedule(questions, 60 / rate, lambda q: answer(db, q.sql("posreports"))[0])
