@@ -258,6 +258,8 @@ def time_value(stream: TableInfo, to: int | str | datetime) -> tuple[int, int]:
     if delay.is_number:
         if isinstance(to, bool) or not isinstance(to, int):
             raise _wrong_time(stream, to, "a whole number")
+        if not -(2**63) <= to < 2**63:
+            raise _wrong_time(stream, to, "a number of 64 bits")
         return to, delay.amount
     if isinstance(to, str):
         try:
@@ -287,7 +289,10 @@ def time_text(stream: TableInfo, time: int | None) -> str | None:
         return None
     if stream.time.delay.is_number:
         return str(time)
-    return (EPOCH + timedelta(microseconds=time)).replace(tzinfo=None).isoformat(sep=" ")
+    try:
+        return (EPOCH + timedelta(microseconds=time)).replace(tzinfo=None).isoformat(sep=" ")
+    except OverflowError:
+        return "before all time" if time < 0 else "after all time"
 
 
 def check_forward(stream: TableInfo, watermark: int | None, to: int) -> None:

@@ -83,7 +83,7 @@ def plan(
     choices: Mapping[int, Choice] = {}
     if chooser is not None:
         choices = chooser.choose(connection, table, kept, comparisons, (low, high))
-        kept = [f for f in kept if f.id not in choices or choices[f.id].rows]
+        kept = [f for f in kept if f.id not in choices or choices[f.id].groups]
     rows = inlined.live(connection, table, snapshot_id) if table.inlined_table else []
     data, ids = inline.from_rows(table, rows) if rows else (None, None)
     found = Scan(
