@@ -328,15 +328,16 @@ class Engine:
 
     def _mutate(
         self,
-        table: TableInfo,
+        found: TableInfo,
         statement: st.Delete | st.Update,
         where: st.Query,
         parameters: Mapping[str, Any],
         assignments: Sequence[tuple[str, st.Query]] = (),
     ) -> int:
-        alias = statement.alias or table.name
+        alias = statement.alias or found.name
 
         def work(transaction: Transaction) -> int:
+            table = transaction.current(found)
             transaction.materialise(table)
             reader = Reader(self.lake, transaction)
             comparisons: Sequence[Comparison] = ()
@@ -357,19 +358,20 @@ class Engine:
             transaction.replace(table, change.gone, change.survivors)
             return change.rows
 
-        return self._change(table, work)
+        return self._change(found, work)
 
     @_run.register
     def _truncate(self, statement: st.Truncate, _: Any) -> Result:
         return Result(f"TRUNCATE {self._clear(self.target(statement.table, *CHANGEABLE))}")
 
-    def _clear(self, table: TableInfo) -> int:
+    def _clear(self, found: TableInfo) -> int:
         def work(transaction: Transaction) -> int:
+            table = transaction.current(found)
             seen = Reader(self.lake, transaction).row_count(table)
             transaction.clear(table)
             return seen
 
-        return self._change(table, work)
+        return self._change(found, work)
 
     @_run.register
     def _copy_from(self, statement: st.CopyFrom, _: Any) -> Result:

@@ -60,6 +60,19 @@ class Nursery:
                 break
         return lines
 
+    def kill_after(self, pid: int, acknowledged: int, moment: float) -> list[str]:
+        """SIGKILL the job a moment after it has acknowledged so much (none: while it still opens)."""
+        heard = 0
+
+        def enough(line: str) -> bool:
+            nonlocal heard
+            heard += line.split(" ", 1)[0] == "ack"
+            return heard >= acknowledged
+
+        lines = self.until(enough) if acknowledged else []
+        lines += self.until(lambda _: False, seconds=moment)
+        return lines + self.kill(pid)
+
     def kill(self, pid: int) -> list[str]:
         """SIGKILL the job and read what it still said."""
         os.kill(pid, signal.SIGKILL)

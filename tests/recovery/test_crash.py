@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,16 +60,7 @@ def insert_and_die(nursery: Nursery, path: Path, run: int, promises: Promises) -
     chance = random.Random(run)
     pid = nursery.start("insert", path=str(path), run=run)
     wanted = 0 if run % 7 == 3 else chance.randrange(1, 40)
-    heard: Counter[str] = Counter()
-
-    def enough(line: str) -> bool:
-        heard[line.split(" ", 1)[0]] += 1
-        return heard["ack"] >= wanted
-
-    if wanted:
-        promises.hear(nursery.until(enough))
-    promises.hear(nursery.until(lambda _: False, seconds=chance.uniform(0.0, 0.01)))
-    promises.hear(nursery.kill(pid))
+    promises.hear(nursery.kill_after(pid, wanted, chance.uniform(0.0, 0.01)))
 
 
 def check(db: Database, promises: Promises) -> dict[str, NDArray[np.int64]]:

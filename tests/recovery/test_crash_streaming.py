@@ -48,16 +48,7 @@ def insert_and_die(nursery: Nursery, path: Path, run: int, promises: Promises) -
     first = max((first + count for _, first, count in promises.tried), default=0)
     pid = nursery.start("insert streaming", path=str(path), first=first)
     wanted = 0 if run % 9 == 4 else chance.randrange(5, 60)
-    heard: Counter[str] = Counter()
-
-    def enough(line: str) -> bool:
-        heard[line.split(" ", 1)[0]] += 1
-        return heard["ack"] >= wanted
-
-    if wanted:
-        promises.hear(nursery.until(enough))
-    promises.hear(nursery.until(lambda _: False, seconds=chance.uniform(0.0, 0.01)))
-    promises.hear(nursery.kill(pid))
+    promises.hear(nursery.kill_after(pid, wanted, chance.uniform(0.0, 0.01)))
 
 
 def horizon_of(db: Database) -> int | None:

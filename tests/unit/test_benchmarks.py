@@ -10,6 +10,13 @@ from benchmarks import harness
 from benchmarks.harness import Measure, at_least, at_most
 from millstream.cli import bench
 
+HISTORY_RESULTS = (
+    "no index over indices",
+    "four times the rows",
+    "beside inserts, p95",
+    "two indices",
+    "time held",
+)
 RESULTS = ("load", "db.insert", "parameters", "literals", "time range", "open")
 
 
@@ -25,6 +32,16 @@ def test_the_ingest_benchmark_measures_everything_it_promises(capfd):
         assert result["target"]
         assert result["met"] is None
         assert all(result["samples"].values())
+
+
+def test_the_history_benchmark_measures_everything_it_promises(capfd, tmp_path):
+    assert bench.run("history", ["--json", "--scale", "0.001", "--plots", str(tmp_path)]) == 0
+    record = json.loads(capfd.readouterr().out)
+    names = " ".join(result["name"] for result in record["results"])
+    for promised in HISTORY_RESULTS:
+        assert promised in names
+    assert all(result["value"] > 0 and result["met"] is None for result in record["results"])
+    assert {p.name for p in tmp_path.iterdir()} >= {"history-retention-disk.svg", "history-mixed.svg"}
 
 
 def test_targets_say_which_side_is_good():

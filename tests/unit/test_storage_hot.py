@@ -26,6 +26,7 @@ from millstream.storage.continuous.hot import HotPart, Intervals
 from millstream.storage.continuous.window import newest_of_each
 from millstream.storage.lake import Lake
 from millstream.storage.prune import Comparison, Operator
+from tests.unit.test_storage_prune import is_true
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -216,28 +217,6 @@ def compared_columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any], tuple[tup
     names = st.sampled_from(["c", "d"])
     parts = draw(st.lists(st.lists(names, min_size=1, max_size=3), max_size=3))
     return type_, values, tuple(tuple(comparison(name) for name in part) for part in parts)
-
-
-def is_true(value: Any, comparison: Comparison) -> bool:
-    """Spark's comparison: nulls never match, NaN equals itself and is above everything."""
-    if value is None:
-        return False
-    return any(_holds(_order(value), comparison.operator, _order(v)) for v in comparison.values)
-
-
-def _order(value: Any) -> tuple[int, Any]:
-    return (1, 0) if isinstance(value, float) and math.isnan(value) else (0, value)
-
-
-def _holds(left: Any, operator: Operator, right: Any) -> bool:
-    return bool(
-        {
-            Operator.LT: left < right,
-            Operator.LE: left <= right,
-            Operator.GT: left > right,
-            Operator.GE: left >= right,
-        }.get(operator, left == right)
-    )
 
 
 def satisfies(row: dict[str, Any], predicate: tuple[tuple[Comparison, ...], ...]) -> bool:

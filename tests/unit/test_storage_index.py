@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
@@ -15,6 +16,8 @@ from millstream import sql
 from millstream.catalog import indexes
 from millstream.clock import ManualClock
 from millstream.schedule.upkeep import INDEX
+from millstream.schema import ObjectKind
+from millstream.sql.statements import Name
 from millstream.storage import index, retention, segment, upkeep
 from tests.recovery import stored
 
@@ -455,3 +458,32 @@ def test_every_type_finds_the_same_rows_with_and_without_an_index(db: Database, 
     assert {p: found[n] for n, (p, _) in enumerate(asked)} == dict(asked)
     served = [p for p, _ in asked if choice(db, f"SELECT * FROM every WHERE {p}") is not None]
     assert len(served) > len(asked) // 2, "most of them are read through an index"
+
+
+@pytest.mark.parametrize("work", ["flush", "build"])
+def test_an_interrupt_that_comes_after_the_commit_takes_no_file_away(
+    plain: Database, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    lake = plain._lake
+    plain.sql("CREATE INDEX i ON a (k)")
+    plain.insert("a", [(-1, 1, "x")])
+    commit = lake.catalog.commit
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        commit(*given, **options)
+        raise KeyboardInterrupt
+
+    works = {"flush": partial(upkeep.flush, lake), "build": partial(index.build, lake, *index.missing(lake)[0])}
+    monkeypatch.setattr(lake.catalog, "commit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        works[work]()
+    monkeypatch.setattr(lake.catalog, "commit", commit)
+    stored.check(lake)
+
+
+def test_a_table_that_got_a_column_after_it_was_looked_up_can_be_emptied(plain: Database) -> None:
+    found = plain._engine.target(Name("a"), ObjectKind.TABLE)
+    rows = plain._lake.catalog.row_count(found)
+    plain.sql("ALTER TABLE a ADD COLUMN later INT")
+    assert plain._engine._clear(found) == rows > 0
+    assert plain._lake.catalog.row_count(found) == 0

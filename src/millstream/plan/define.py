@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from sqlglot import exp
 
 from millstream.catalog.records import INLINE_SYSTEM_COLUMNS, StreamTime
 from millstream.errors import Condition, DataError, StatementError, did_you_mean
@@ -159,14 +158,6 @@ def check_plain_view(statement: CreateView, tables: Mapping[str, TableInfo]) -> 
     ]
     if statement.continuous or statement.with_history or streams:
         raise not_supported_yet(statement)
-    if ":" in statement.query.text and statement.query.tree is not None:
-        placeholder = statement.query.tree.find(exp.Placeholder)
-        if placeholder is not None:
-            raise StatementError(
-                Condition.UNBOUND_PARAMETER,
-                "a view takes no parameters",
-                hint="Write the value, or filter where the view is read.",
-            )
 
 
 def check_period(time: StreamTime, period: Duration | None, span: Span) -> None:

@@ -138,6 +138,8 @@ def _no_kind(cursor: Cursor, word: str) -> StatementError:
 
 def _heading(cursor: Cursor, or_replace: bool) -> _Heading:
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
+    if cursor.at("ON"):
+        cursor.fail("an index needs a name", hint="Write CREATE INDEX name ON table (column).")
     name = cursor.object_name("a name for it")
     check_name(name)
     return _Heading(name, if_not_exists, or_replace)

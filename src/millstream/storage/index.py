@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.catalog import files, indexes
+from millstream.catalog.commits import Receipt
 from millstream.catalog.files import AFTER_ALL, BEFORE_ALL
 from millstream.catalog.records import IndexCopy, IndexMethod, RowGroup
 from millstream.errors import MachineError
@@ -189,17 +190,17 @@ def to_index(table: TableInfo, live: Sequence[DataFile]) -> list[DataFile]:
 def build(lake: Lake, table: TableInfo, index: IndexInfo, file: DataFile) -> bool:
     """Make one copy; False if its file has gone meanwhile."""
     try:
-        data, row_ids = segment.read(lake.folder(table), table, file)
+        data, _ = segment.read(lake.folder(table), table, file)
     except MachineError:
         if (lake.folder(table) / file.path).exists():
             raise
         return False
-    del row_ids
     copy = _write(lake.index_folder(table), table, index, file, data)
-    is_added = False
+    receipt, added = Receipt(), []
     try:
-        is_added = lake.catalog.commit(lambda commit: indexes.add_copy(commit, copy))
+        lake.catalog.commit(lambda commit: added.append(indexes.add_copy(commit, copy)), receipt=receipt)
     finally:
+        is_added = receipt.committed and added[-1]
         if not is_added:
             (lake.indexes / copy.path).unlink(missing_ok=True)
     return is_added
@@ -281,10 +282,10 @@ def _radix_order(numbers: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 def build_some(lake: Lake, most: int) -> int:
     """Make some of the copies that are missing; returns how many are still to be made."""
-    todo = missing(lake)
-    for table, index, file in todo[:most]:
+    wanted = missing(lake)
+    for table, index, file in wanted[:most]:
         build(lake, table, index, file)
-    return len(todo[most:])
+    return len(wanted[most:])
 
 
 def discard(lake: Lake) -> int:

@@ -88,6 +88,13 @@ class Transaction:
         kept = {name: t for name, t in known.items() if t.id not in self._dropped}
         return kept | self._created
 
+    def current(self, table: TableInfo) -> TableInfo:
+        """The table as it is here, which was looked up earlier: it may have got columns meanwhile."""
+        found = self.tables().get(table.name.lower())
+        if found is None or found.id != table.id:
+            raise conflict(table)
+        return found
+
     def create(self, wanted: TableInfo) -> TableInfo:
         """Stage a new table; until the commit it has a number of this transaction's own."""
         self._made += 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millstream.catalog import files, inlined, snapshots, stats, streams
+from millstream.catalog.commits import Receipt
 from millstream.errors import Condition, MillstreamError
 from millstream.schema import ObjectKind
 from millstream.storage import index, inline, period, segment
@@ -86,9 +87,13 @@ def _write(lake: Lake, table: TableInfo, data: pa.Table, ids: pa.Array) -> list[
 def _commit_or_drop(
     lake: Lake, table: TableInfo, written: Sequence[Segment], work: Callable[[Commit], None]
 ) -> bool:
+    receipt = Receipt()
     try:
-        lake.catalog.commit(work)
+        lake.catalog.commit(work, receipt=receipt)
     except BaseException as error:
+        if receipt.committed:
+            # The wait was interrupted, not the work.
+            raise
         segment.remove(lake.folder(table), written)
         if isinstance(error, _OvertakenError):
             return False
