@@ -89,6 +89,7 @@ def spread(sizes: Sequence[int]) -> dict[str, int]:
 
 QUERY_ROWS = {"small": 20_000_000, "large": 80_000_000}
 TARGETS = {"small": 5, "large": 15}
+SCATTERED = "vid IN"
 REPEATS = 7
 WARM_UP = 6
 BOTH, TIME_ALONE, NEITHER = "indices", "interval index", "no index"
@@ -184,7 +185,9 @@ def _gain(timed: Sequence[Timed], table: str, shape: str, rows: Mapping[str, int
         "result_rows": spread([t.rows for t in timed if (t.table, t.shape) == (table, shape)]),
     }
     name = f"{shape} and VALID, {rows[table]:,} rows: no index over indices"
-    return Measure(name, median[NEITHER] / median[BOTH], "×", at_least(TARGETS[table]), samples, notes)
+    # Lists of scattered keys are there to show what sorted copies cannot do much for.
+    target = None if shape == SCATTERED else at_least(TARGETS[table])
+    return Measure(name, median[NEITHER] / median[BOTH], "×", target, samples, notes)
 
 
 def _growth(timed: Sequence[Timed], shape: str) -> Measure:

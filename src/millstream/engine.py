@@ -22,6 +22,7 @@ from millstream.deliver.result import Result
 from millstream.errors import Condition, DataError, MillstreamError, StatementError
 from millstream.execute import assign, query
 from millstream.execute.failures import translated
+from millstream.execute.lookup import FoundRows
 from millstream.execute.mutate import Mutation
 from millstream.execute.relation import Relations
 from millstream.execute.write import write_rows
@@ -170,8 +171,12 @@ class Engine:
         def release() -> None:
             self.lake.catalog.unpin(oldest)
 
+        def on_spark() -> query.Rows:
+            return query.run(self.spark, bound, self.relations, parameters)
+
         try:
-            rows = query.run(self.spark, bound, self.relations, parameters)
+            found = bound.lookup
+            rows = on_spark() if found is None else FoundRows(self.lake, found, on_spark)
         except BaseException:
             release()
             raise

@@ -127,7 +127,7 @@ class Files:
         if key not in self._known:
             with pq.ParquetFile(path) as parquet:
                 data = parquet.read() if groups is None else parquet.read_row_groups(groups)
-            self._known[key] = tuples(scan.table, segment._complete(scan.table, data))
+            self._known[key] = tuples(scan.table, segment.completed(scan.table.schema.arrow, data))
         return self._known[key]
 
 
@@ -138,7 +138,7 @@ def matching(scan: Scan, file: DataFile) -> tuple[int, ...]:
     wanted = [c for c in scan.comparisons if c.column == name]
     groups = choice.copy.groups
     found = tuple(i for i, g in enumerate(groups) if all(prune.can_match(g.stats, c) for c in wanted))
-    assert len(found) <= choice.groups
+    assert len(found) <= len(choice.groups)
     assert choice.rows or not found, "rows is an estimate, but zero means none"
     return found
 

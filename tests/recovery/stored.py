@@ -132,7 +132,7 @@ def _check_copies(lake: Lake, table: TableInfo) -> None:
         for index in indices:
             copy = every[index.id].pop(file.id, None)
             if copy is not None:
-                found = segment._complete(table, _check_copy(lake, table, index, copy))
+                found = segment.completed(table.schema.arrow, _check_copy(lake, table, index, copy))
                 assert _multiset(found) == expected, f"{index.name}: {copy.path} has other rows"
     for index in indices:
         for copy in every[index.id].values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.deliver import render
 from millstream.errors import Condition, StatementError
@@ -16,9 +16,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from millstream.execute.query import Rows
-
 SHOWN_ROWS = 50
+
+
+class Rows(Protocol):
+    """A query's rows, not fetched yet."""
+
+    @property
+    def columns(self) -> list[str]: ...
+
+    def to_arrow(self) -> pa.Table: ...
+
+    def head(self, rows: int) -> pa.Table: ...
+
+    def kept(self) -> DataFrame: ...
 
 
 class Result:
@@ -53,7 +64,7 @@ class Result:
         """The names of the columns; empty for a status."""
         if self._table is not None:
             return list(self._table.column_names)
-        return list(self._rows.frame.columns) if self._rows is not None else []
+        return self._rows.columns if self._rows is not None else []
 
     @property
     def row_count(self) -> int | None:

@@ -51,6 +51,10 @@ class Rows:
     splice: Splice = NO_SPLICE
     relations: tuple[Relation, ...] = ()
 
+    @property
+    def columns(self) -> list[str]:
+        return list(self.frame.columns)
+
     def to_arrow(self) -> pa.Table:
         with translated(self.splice):
             return self.frame.toArrow()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sqlglot import exp
 
 from millstream.errors import Condition, Span, StatementError, did_you_mean
-from millstream.plan import compare, valid
+from millstream.plan import compare, lookup, valid
 from millstream.schema import ObjectKind, quote
 from millstream.sql.cursor import SCHEMA
 from millstream.sql.parse import parse_one
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.plan.lookup import Lookup
     from millstream.sql.statements import AsOf, Name, Query, TableReference
     from millstream.storage.prune import Comparison
     from millstream.storage.scan import Scan
@@ -62,7 +63,7 @@ class BoundView:
 class BoundQuery:
     """A query whose every table is known. `text` and spans are the query's own, at `offset`.
 
-    `edits` put into Spark's words what the text says in ours.
+    `edits` put into Spark's words what the text says in ours; `lookup` says the same if it is as simple as that.
     """
 
     text: str
@@ -72,6 +73,7 @@ class BoundQuery:
     offset: int = 0
     edits: tuple[tuple[Span, str], ...] = ()
     views: tuple[BoundView, ...] = ()
+    lookup: Lookup | None = None
 
     @property
     def oldest_snapshot_id(self) -> int:
@@ -112,8 +114,11 @@ def bind(
             views.append(_open(reference, table, source, query, inside))
         else:
             tables.append(BoundTable(reference, source.scan(table, at, comparisons.get(i, ()))))
+    simple = None
+    if len(tables) == 1 and not views and target is None:
+        simple = lookup.of_query(query, tables[0].scan, parameters, valid.time_column(known[0]))
     return BoundQuery(
-        query.text, tuple(tables), snapshot, statement_text, query.offset, tuple(edits), tuple(views)
+        query.text, tuple(tables), snapshot, statement_text, query.offset, tuple(edits), tuple(views), simple
     )
 
 

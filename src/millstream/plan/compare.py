@@ -109,6 +109,25 @@ def of_predicate(
     return _of_predicate(predicate, _Scope(alias, schema, only, parameters, time))
 
 
+def exactly(
+    predicate: exp.Expr, alias: str, schema: Schema, parameters: Mapping[str, Any], time: str | None = None
+) -> list[tuple[exp.Expr, tuple[Comparison, ...]]] | None:
+    """For each conjunct the comparisons that are true just when it is, if the table is alone in its query.
+
+    None if the predicate says more than comparisons can.
+    """
+    scope = _Scope(alias, schema, True, parameters, time)
+    found = []
+    for conjunct in _flat(predicate, exp.And):
+        # One comparison for most shapes, two for a period of time; a choice says more than the lists it gives.
+        wanted = 2 if isinstance(conjunct, exp.Between | exp.Overlaps) else 1
+        said = () if isinstance(conjunct, exp.And | exp.Or) else tuple(_of_conjunct(conjunct, scope))
+        if len(said) != wanted:
+            return None
+        found.append((conjunct, said))
+    return found
+
+
 def _of_predicate(predicate: exp.Expr, scope: _Scope) -> Iterator[Comparison]:
     for conjunct in _flat(predicate, exp.And):
         if isinstance(conjunct, exp.And):

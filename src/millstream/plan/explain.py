@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def logical(bound: BoundQuery) -> str:
     """The tables a query reads: at which version, which files, why others are left out."""
-    lines = ["Query (runs on Spark as written)"]
+    by_storage = "few rows and plain comparisons: looked up without a Spark job"
+    lines = [f"Query ({by_storage if bound.lookup is not None else 'runs on Spark as written'})"]
     for table in every_table(bound):
         lines += [f"  {line}" for line in _table(table)]
     if not every_table(bound):
@@ -64,7 +65,7 @@ def _indices(scan: Scan) -> list[str]:
     for index in dict.fromkeys(c.index for c in scan.choices.values()):
         used = [c for c in scan.choices.values() if c.index == index]
         segments = sum(1 for c in used if c.groups)
-        total, read = sum(len(c.copy.groups) for c in used), sum(c.groups for c in used)
+        total, read = sum(len(c.copy.groups) for c in used), sum(len(c.groups) for c in used)
         column = scan.table.column(index.column_id).name
         lines.append(
             f"index: {index.name} on {column} ({index.method.value}), segments read through it: {segments},"

@@ -56,12 +56,16 @@ WORTH_IT = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A copy that is read in place of its file, and how much of it can match."""
+    """A copy that is read in place of its file, and how much of it can match: rows, and row groups by place."""
 
     index: IndexInfo
     copy: IndexCopy
     rows: int
-    groups: int
+    groups: tuple[int, ...]
+
+    @property
+    def rows_in_groups(self) -> int:
+        return sum(self.copy.groups[i].rows for i in self.groups)
 
 
 def is_indexable(type_: pa.DataType) -> bool:
@@ -140,8 +144,9 @@ class Chooser:
 def _choice(index: IndexInfo, copy: IndexCopy | None, comparisons: Sequence[Comparison]) -> Choice | None:
     if copy is None:
         return None
-    groups = [g for g in copy.groups if all(prune.can_match(g.stats, c) for c in comparisons)]
-    return Choice(index, copy, sum(_rows_to_read(g, comparisons) for g in groups), len(groups))
+    can_match = [all(prune.can_match(g.stats, c) for c in comparisons) for g in copy.groups]
+    groups = tuple(i for i, can in enumerate(can_match) if can)
+    return Choice(index, copy, sum(_rows_to_read(copy.groups[i], comparisons) for i in groups), groups)
 
 
 def _rows_to_read(group: RowGroup, comparisons: Sequence[Comparison]) -> int:

@@ -60,6 +60,12 @@ class Scan:
         return read + (self.inlined.num_rows if self.inlined else 0)
 
     @property
+    def rows_in_groups(self) -> int:
+        """How many rows whole row groups leave: what a reader has to take that cannot skip pages."""
+        read = sum(self.choices[f.id].rows_in_groups if f.id in self.choices else f.rows for f in self.files)
+        return read + (self.inlined.num_rows if self.inlined else 0)
+
+    @property
     def needs_horizon(self) -> bool:
         """Whether some file may hold rows that are not visible any more."""
         return self.horizon is not None and any(f.low is None or f.low < self.horizon for f in self.files)

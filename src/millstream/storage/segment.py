@@ -204,17 +204,16 @@ def read(folder: Path, table: TableInfo, file: DataFile) -> tuple[pa.Table, pa.A
         ids = data.column(ROW_ID_COLUMN).combine_chunks()
     else:
         ids = consecutive(file.row_id_start, data.num_rows)
-    return _complete(table, data), ids
+    return completed(table.schema.arrow, data), ids
 
 
-def _complete(table: TableInfo, data: pa.Table) -> pa.Table:
-    """The table's columns; those that came after the file was written are null."""
+def completed(schema: pa.Schema, data: pa.Table) -> pa.Table:
+    """A file's rows with the columns of a table; those that came after the file was written are null."""
     present = set(data.column_names)
     columns = [
-        data.column(f.name).cast(f.type) if f.name in present else pa.nulls(data.num_rows, f.type)
-        for f in table.schema.arrow
+        data.column(f.name).cast(f.type) if f.name in present else pa.nulls(data.num_rows, f.type) for f in schema
     ]
-    return pa.table(columns, schema=table.schema.arrow)
+    return pa.table(columns, schema=schema)
 
 
 def last_row_id(folder: Path, file: DataFile) -> int:
