@@ -23,7 +23,7 @@ from millstream.execute.session import Spark
 from millstream.ingest.progress import Listener, Progress, ignore
 from millstream.plan.later import not_supported_yet
 from millstream.schedule.runner import Runner
-from millstream.schedule.upkeep import upkeep_net
+from millstream.schedule.upkeep import ADVANCE, advance_views, upkeep_net
 from millstream.sql import is_complete
 from millstream.sql.names import KEYWORDS
 from millstream.sql.statements import Name, Subscribe
@@ -101,8 +101,10 @@ class Database:
         self._spark = spark
         self._lake = Lake(root, clock, read_only=read_only)
         self._net = None if read_only else upkeep_net(self._lake, clock)
-        self._runner = Runner(self._net, clock) if self._net is not None and background else None
         self._engine = Engine(self._lake, spark, self._net, progress)
+        if self._net is not None:
+            advance_views(self._net, self._lake, self._engine.views.advance_all)
+        self._runner = Runner(self._net, clock) if self._net is not None and background else None
         self._closed = False
 
     def sql(self, text: str, /, **parameters: Any) -> Result:
@@ -131,6 +133,7 @@ class Database:
         """Return when everything that is due has been processed and delivered."""
         self._check_open()
         if self._net is not None:
+            self._net.demand(ADVANCE)
             self._net.run_until_idle()
 
     def subscribe(self, query: str) -> Iterator[Any]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from millstream.storage.transaction import Transaction
 
 STORED = (ObjectKind.TABLE, ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
+VIEWS = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
 
 
 class Definitions:
@@ -106,30 +107,51 @@ class Definitions:
 
         def work(transaction: Transaction) -> str:
             known = statement.name.text.lower() in transaction.tables()
-            if statement.kind not in (*STORED, ObjectKind.VIEW):
+            kinds = VIEWS if statement.kind in VIEWS else (statement.kind,)
+            if statement.kind not in (*STORED, *VIEWS):
                 if known:
                     self._engine.target(statement.name, statement.kind)
                 raise not_supported_yet(statement)
             if known or not statement.if_exists:
-                transaction.drop(self._engine.target(statement.name, statement.kind, verb="DROP"))
+                table = self._engine.target(statement.name, *kinds, verb="DROP")
+                gone[:] = [*self._readers(table, statement), table]
+                for each in gone:
+                    transaction.drop(each)
             return f"DROP {statement.kind.value.upper()}"
 
+        gone: list[TableInfo] = []
         status = self._engine.retried(work)
+        self._engine.views.dropped(gone)
         self._tell(EXPIRED)
         return status
 
+    def _readers(self, table: TableInfo, statement: st.Drop) -> list[TableInfo]:
+        """The continuous views that go with what they read; refused unless the statement says CASCADE."""
+        readers = self._engine.views.readers_of(table)
+        if readers and not statement.cascade:
+            raise StatementError(
+                Condition.IN_USE,
+                f"{table.name!r} is read by {', '.join(repr(r.name) for r in readers)}",
+                hint=f"Drop these views first, or DROP {table.kind.value.upper()} {table.name} CASCADE.",
+                span=statement.name.span,
+            )
+        return readers
+
     @run.register
     def _create_view(self, statement: st.CreateView, _: Any) -> str:
-        """A plain view; over a stream it would be a continuous one."""
-        define.check_plain_view(statement, self._engine.known_tables())
+        """A plain view; over a stream it is a continuous one."""
+        if self._engine.views.is_continuous(statement, self._engine.known_tables()):
+            self.check_no_transaction("CREATE CONTINUOUS VIEW")
+            return self._engine.views.create(statement)
         check_name(statement.name)
         text = statement.query.text
-        bound = bind_text(text, Reader(self._lake, self._engine.transaction), (statement.name.text.lower(),))
+        reader = Reader(self._lake, self._engine.transaction, self._engine.views.read)
+        bound = bind_text(text, reader, (statement.name.text.lower(),))
         query.run(self._engine.spark, bound, self._engine.relations, {})
 
         def work(transaction: Transaction) -> str:
             existing = transaction.tables().get(statement.name.text.lower())
-            if existing is not None and not (statement.or_replace and existing.kind is ObjectKind.VIEW):
+            if existing is not None and not (statement.or_replace and existing.kind in VIEWS):
                 if statement.if_not_exists:
                     return "CREATE VIEW"
                 raise define.duplicate(statement.name, existing)
@@ -142,7 +164,7 @@ class Definitions:
 
     # What takes effect at once
 
-    def _check_no_transaction(self, what: str) -> None:
+    def check_no_transaction(self, what: str) -> None:
         if self._engine.transaction is not None:
             raise StatementError(
                 Condition.TRANSACTION_STATE,
@@ -156,7 +178,7 @@ class Definitions:
 
     @run.register
     def _create_index(self, statement: st.CreateIndex, _: Any) -> str:
-        self._check_no_transaction("CREATE INDEX")
+        self.check_no_transaction("CREATE INDEX")
         check_name(statement.name)
         table = self._engine.target(statement.table, ObjectKind.STREAMING_TABLE, ObjectKind.TABLE)
         indexed = define.index_column(statement, table)
@@ -176,7 +198,7 @@ class Definitions:
         return "CREATE INDEX"
 
     def _drop_index(self, statement: st.Drop) -> str:
-        self._check_no_transaction("DROP INDEX")
+        self.check_no_transaction("DROP INDEX")
         found = self._index(statement)
         if found is not None:
             self._check_unused(found, statement)
@@ -211,7 +233,7 @@ class Definitions:
 
     @run.register
     def _alter(self, statement: st.AlterTable, _: Any) -> str:
-        self._check_no_transaction("ALTER")
+        self.check_no_transaction("ALTER")
         table = self._engine.target(statement.name, statement.kind, verb="ALTER")
         if isinstance(statement.action, st.SetRange):
             self._set_range(table, statement.action, statement.name)

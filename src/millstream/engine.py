@@ -37,6 +37,7 @@ from millstream.settings import Settings
 from millstream.sql import statements as st
 from millstream.storage.reader import Reader
 from millstream.storage.transaction import Written
+from millstream.views.front import ContinuousViews
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,8 +67,9 @@ class Engine:
         self.net = net
         self.listener = listener
         self.relations = Relations(spark, lake)
+        self.views = ContinuousViews(lake, spark, self.relations, listener)
         self.definitions = Definitions(self)
-        self.settings = Settings(lake)
+        self.settings = Settings(lake, self.views.keeper)
         self._local = threading.local()
         self._table_locks: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -90,7 +92,7 @@ class Engine:
         return found
 
     def _reader(self) -> Reader:
-        return Reader(self.lake, self.transaction)
+        return Reader(self.lake, self.transaction, self.views.read)
 
     def known_tables(self) -> Mapping[str, TableInfo]:
         reader = self._reader()
@@ -150,6 +152,7 @@ class Engine:
         return table
 
     def _bind(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> BoundQuery:
+        self.views.catch_up_for(q, self.known_tables())
         return bind(q, self._reader(), statement.text, parameters)
 
     def _rows(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> query.Rows:
@@ -434,7 +437,7 @@ class Engine:
                 # The content changes with the time, so it is another version.
                 commit.changed(f"deleted_from_table:{stream.id}")
 
-        self.lake.access.settle(stream.id)
+        self.lake.settle(stream.id)
         self.lake.catalog.commit(work)
         self.lake.committed([Written(stream, 0, 0, 0)])
 
@@ -470,6 +473,8 @@ class Engine:
 
     @_run.register
     def _show(self, statement: st.Show, _: Any) -> Result:
+        if statement.what is st.ShowWhat.VIEWS:
+            return Result("SHOW", table=describe.views(statement, self.known_tables(), self.views.listed()))
         shown = describe.show(statement, self.lake, self._reader(), self._jobs(), self.settings.shown())
         return Result("SHOW", table=shown)
 
@@ -485,6 +490,10 @@ class Engine:
         if statement.name is None:
             raise not_supported_yet(statement)
         table = find_named(statement.name, self.known_tables())
+        if table.kind is ObjectKind.CONTINUOUS_VIEW:
+            return Result(
+                "DESCRIBE", table=describe.continuous_view(table, self.views.details(table), statement.extended)
+            )
         if table.kind is ObjectKind.VIEW:
             bound = bind_text(table.definition or "", self._reader(), (table.name.lower(),))
             rows = query.run(self.spark, bound, self.relations, {})
@@ -495,7 +504,9 @@ class Engine:
 
     @_run.register
     def _explain(self, statement: st.Explain, parameters: Any) -> Result:
-        if statement.query is None or statement.mode in (st.ExplainMode.INCREMENTAL, st.ExplainMode.SHARED):
+        if statement.mode is st.ExplainMode.INCREMENTAL:
+            return Result("EXPLAIN", table=explain.as_table(self.views.explained(statement, self.known_tables())))
+        if statement.query is None or statement.mode is st.ExplainMode.SHARED:
             raise not_supported_yet(statement)
         bound = self._bind(statement.query, statement, parameters)
         if statement.mode is not st.ExplainMode.SPARK:
@@ -503,6 +514,18 @@ class Engine:
         rows = query.run(self.spark, bound, self.relations, parameters, prefix="EXPLAIN FORMATTED ")
         text = rows.splice.restore_names(rows.to_arrow().column(0)[0].as_py())
         return Result("EXPLAIN", table=explain.as_table(text))
+
+    @_run.register
+    def _refresh(self, statement: st.RefreshView, _: Any) -> Result:
+        view = self.target(statement.name, ObjectKind.CONTINUOUS_VIEW)
+        self.definitions.check_no_transaction("REFRESH VIEW")
+        self.views.refresh(view, statement)
+        return Result("REFRESH VIEW")
+
+    @_run.register
+    def _resume(self, statement: st.Resume, _: Any) -> Result:
+        self.views.keeper.resume(self.target(statement.name, ObjectKind.CONTINUOUS_VIEW))
+        return Result("RESUME")
 
     @_run.register
     def _set(self, statement: st.SetOption, _: Any) -> Result:

@@ -61,6 +61,8 @@ class ObjectKind(StrEnum):
     INDEX = "index"
     RECEPTOR = "receptor"
     EMITTER = "emitter"
+    STATE = "state"
+    """What a standing query keeps: a table that users do not see."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,40 +8,63 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.errors import Condition, StatementError, did_you_mean
+from millstream.views.keeping import EXECUTORS
 
 if TYPE_CHECKING:
     from millstream.sql.statements import Name
     from millstream.storage.lake import Lake
+    from millstream.views.keeping import Keeper
 
-USE_INDEXES = "use_indexes"
+USE_INDEXES, EXECUTOR = "use_indexes", "executor"
 SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+NAMES = (USE_INDEXES, EXECUTOR)
 
 
 class Settings:
     """The settings of one open database."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, keeper: Keeper) -> None:
         self._lake = lake
+        self._keeper = keeper
 
     def set(self, name: Name, value: str) -> None:
         """Change a setting; refuses names and values that are not known."""
-        if name.text.lower() != USE_INDEXES:
-            raise StatementError(
-                Condition.UNKNOWN_OPTION,
-                f"no setting {name.text!r}",
-                hint=did_you_mean(name.text, [USE_INDEXES]) or "SHOW SETTINGS lists the settings there are.",
-                span=name.span,
+        said = value.strip().strip("'\"").lower()
+        match name.text.lower():
+            case "use_indexes":
+                self._lake.chooser.enabled = self._switched(name, said)
+            case "executor":
+                self._keeper.executor = self._chosen(name, said.replace("-", "_"))
+            case _:
+                raise StatementError(
+                    Condition.UNKNOWN_OPTION,
+                    f"no setting {name.text!r}",
+                    hint=did_you_mean(name.text, NAMES) or "SHOW SETTINGS lists the settings there are.",
+                    span=name.span,
+                )
+
+    @staticmethod
+    def _switched(name: Name, said: str) -> bool:
+        if said not in SWITCHES:
+            raise _not_a_value(
+                name, f"{name.text} is on or off, not {said}", f"Write SET {USE_INDEXES} = on, or = off."
             )
-        switched = SWITCHES.get(value.strip().strip("'\"").lower())
-        if switched is None:
-            raise StatementError(
-                Condition.INVALID_ARGUMENT,
-                f"{name.text} is on or off, not {value}",
-                hint=f"Write SET {USE_INDEXES} = on, or = off.",
-                span=name.span,
-            )
-        self._lake.chooser.enabled = switched
+        return SWITCHES[said]
+
+    @staticmethod
+    def _chosen(name: Name, said: str) -> str:
+        if said not in EXECUTORS:
+            listed = ", ".join(EXECUTORS)
+            raise _not_a_value(name, f"no executor {said!r}", f"Write SET {EXECUTOR} = one of {listed}.")
+        return said
 
     def shown(self) -> list[tuple[str, str]]:
         """Every setting and its value."""
-        return [(USE_INDEXES, "on" if self._lake.chooser.enabled else "off")]
+        return [
+            (EXECUTOR, self._keeper.executor),
+            (USE_INDEXES, "on" if self._lake.chooser.enabled else "off"),
+        ]
+
+
+def _not_a_value(name: Name, message: str, hint: str) -> StatementError:
+    return StatementError(Condition.INVALID_ARGUMENT, message, hint=hint, span=name.span)

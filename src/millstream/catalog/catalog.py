@@ -15,6 +15,7 @@ from millstream.catalog.commits import Commit, CommitQueue, time_text
 from millstream.catalog.records import Moment
 from millstream.catalog.store import Store
 from millstream.errors import Condition, StatementError
+from millstream.schema import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +40,7 @@ class Catalog:
         self.read_only = read_only
         self._clock = clock
         self._store = Store(path, read_only=read_only)
-        self._definitions: dict[int, tuple[Tables, Indexes]] = {}
+        self._definitions: dict[int, tuple[Tables, Indexes, dict[int, TableInfo]]] = {}
         self._stats: dict[int, TableStats] = {}
         self._pins: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -108,18 +109,24 @@ class Catalog:
         """All tables, streams and views at a snapshot, by lower-case name."""
         return self._defined(snapshot or self.current)[0]
 
+    def hidden(self, snapshot: Snapshot | None = None) -> dict[int, TableInfo]:
+        """The tables that hold the state of standing queries, by their ids."""
+        return self._defined(snapshot or self.current)[2]
+
     def indexes(self, snapshot: Snapshot | None = None) -> Indexes:
         """All value indices at a snapshot, by lower-case name."""
         return self._defined(snapshot or self.current)[1]
 
-    def _defined(self, snapshot: Snapshot) -> tuple[Tables, Indexes]:
+    def _defined(self, snapshot: Snapshot) -> tuple[Tables, Indexes, dict[int, TableInfo]]:
         with self._lock:
             known = self._definitions.get(snapshot.schema_version)
         if known is not None:
             return known
         with self.read() as connection:
             found = tables.load(connection, snapshot.id) | views.load(connection, snapshot.id)
-            loaded = found, indexes.load(connection, snapshot.id)
+            hidden = {t.id: t for t in found.values() if t.kind is ObjectKind.STATE}
+            shown = {name: t for name, t in found.items() if t.id not in hidden}
+            loaded = shown, indexes.load(connection, snapshot.id), hidden
         with self._lock:
             while len(self._definitions) >= CACHED_SCHEMA_VERSIONS:
                 self._definitions.pop(next(iter(self._definitions)))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.store import Connection
 
-FORMAT = 2
+FORMAT = 3
 DUCKLAKE_VERSION = "1.0"
 
 DUCKLAKE_TABLES = """
@@ -108,6 +108,13 @@ CREATE TABLE millstream_view (view_id BIGINT PRIMARY KEY, view_name VARCHAR NOT 
 """
 """The time of each segment of streaming tables, value indices and the sorted copies they are made of, views."""
 
+FORMAT_3 = """
+CREATE TABLE millstream_continuous_view (view_id BIGINT PRIMARY KEY, view_columns VARCHAR NOT NULL,
+  plan VARCHAR NOT NULL, states VARCHAR NOT NULL, statics VARCHAR NOT NULL, has_history BIGINT NOT NULL);
+CREATE TABLE millstream_view_progress (view_id BIGINT PRIMARY KEY, failure VARCHAR, refreshed_at VARCHAR);
+"""
+"""Continuous views: their plans and the tables of their state; how they are doing."""
+
 
 def is_empty(connection: Connection) -> bool:
     """Whether nothing was ever committed to this database file: a crash may leave it like that."""
@@ -116,7 +123,7 @@ def is_empty(connection: Connection) -> bool:
 
 def create(connection: Connection, now: str, data_path: str) -> None:
     """An empty catalogue: snapshot 0 with the schema `main`."""
-    _run(connection, DUCKLAKE_TABLES + MILLSTREAM_TABLES + FORMAT_2)
+    _run(connection, DUCKLAKE_TABLES + MILLSTREAM_TABLES + FORMAT_2 + FORMAT_3)
     connection.executemany(
         "INSERT INTO ducklake_metadata (key, value) VALUES (?, ?)",
         [
@@ -165,7 +172,10 @@ def format_version(connection: Connection) -> int:
     return int(row[0])
 
 
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: lambda connection: _run(connection, FORMAT_2)}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {
+    1: lambda connection: _run(connection, FORMAT_2),
+    2: lambda connection: _run(connection, FORMAT_3),
+}
 """From the format version of the key to the next."""
 
 

@@ -40,6 +40,16 @@ class StreamTime:
     is_arrival: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ContinuousInfo:
+    """A continuous view's plan, as text, and the ids of the tables that hold its states and its static parts."""
+
+    plan: str
+    states: tuple[int, ...] = ()
+    statics: tuple[int, ...] = ()
+    has_history: bool = False
+
+
 @dataclass(frozen=True)
 class TableInfo:
     """A table or stream at one schema version."""
@@ -57,6 +67,8 @@ class TableInfo:
     """How long a streaming table keeps its rows; None for ever."""
     definition: str | None = None
     """A view's query, as it was written."""
+    continuous: ContinuousInfo | None = None
+    """What a continuous view is kept by."""
 
     @property
     def time_column_id(self) -> int | None:
@@ -71,6 +83,8 @@ class TableInfo:
     @cached_property
     def inlined_table(self) -> str | None:
         """Where its small inserts go; None if they cannot be inlined and become files."""
+        if self.kind is ObjectKind.STATE:
+            return None
         if any(is_nested(c.type) or c.name.lower() in INLINE_SYSTEM_COLUMNS for c in self.schema.columns):
             return None
         return f"ducklake_inlined_data_{self.id}_{self.schema_version}"

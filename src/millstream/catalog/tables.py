@@ -164,7 +164,7 @@ def create(commit: Commit, wanted: TableInfo) -> TableInfo:
     _create_version(commit, table)
     _create_tags(commit, table, _tags(table, 0))
     inlined.create(commit, table)
-    if table.kind is not ObjectKind.TABLE:
+    if table.kind in (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE):
         streams.create(commit, table.id)
     escaped = table.name.replace('"', '""')
     commit.changed(f'created_table:"main"."{escaped}"')

@@ -1,15 +1,20 @@
-"""Plain views in the catalogue: a name for a query, kept as the text the user wrote.
+"""Views in the catalogue: a name for a query, kept as the text the user wrote.
 
-They stand beside DuckLake's own views, which are in DuckDB's dialect, and share the names of tables.
+They stand beside DuckLake's own views, which are in DuckDB's dialect, and share the names of tables. A
+continuous view also has columns of its own, a plan, and tables that hold its state.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millstream.catalog.records import TableInfo
-from millstream.schema import ObjectKind, Schema
+import pyarrow as pa
+
+from millstream.catalog.records import ContinuousInfo, TableInfo
+from millstream.schema import Column, ObjectKind, Schema
 
 if TYPE_CHECKING:
     from millstream.catalog.commits import Commit
@@ -19,16 +24,40 @@ if TYPE_CHECKING:
 def load(connection: Connection, snapshot_id: int) -> dict[str, TableInfo]:
     """Every view of the snapshot, by lower-case name."""
     rows = connection.execute(
-        "SELECT view_id, view_name, sql FROM millstream_view"
+        "SELECT v.view_id, view_name, sql, view_columns, plan, states, statics, has_history"
+        " FROM millstream_view v LEFT JOIN millstream_continuous_view c ON v.view_id = c.view_id"
         " WHERE begin_snapshot <= ? AND (end_snapshot IS NULL OR end_snapshot > ?)",
         (snapshot_id, snapshot_id),
     )
-    return {name.lower(): replace(provisional(name, sql), id=view_id) for view_id, name, sql in rows}
+    found = {}
+    for view_id, name, sql, columns, plan, states, statics, has_history in rows:
+        view = replace(provisional(name, sql), id=view_id)
+        if plan is not None:
+            info = ContinuousInfo(plan, tuple(json.loads(states)), tuple(json.loads(statics)), bool(has_history))
+            view = replace(continuous(name, sql, _read_schema(columns), info), id=view_id)
+        found[name.lower()] = view
+    return found
 
 
 def provisional(name: str, definition: str) -> TableInfo:
     """A view that is not in the catalogue yet."""
     return TableInfo(-1, name, ObjectKind.VIEW, Schema(()), (), "", 0, definition=definition)
+
+
+def continuous(name: str, definition: str, schema: Schema, info: ContinuousInfo) -> TableInfo:
+    """A continuous view that is not in the catalogue yet."""
+    ids = tuple(range(1, len(schema.columns) + 1))
+    kind = ObjectKind.CONTINUOUS_VIEW
+    return TableInfo(-1, name, kind, schema, ids, "", 0, definition=definition, continuous=info)
+
+
+def _written_schema(schema: Schema) -> str:
+    return base64.b64encode(schema.arrow.serialize().to_pybytes()).decode()
+
+
+def _read_schema(text: str) -> Schema:
+    read = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    return Schema(tuple(Column(f.name, f.type) for f in read))
 
 
 def create(commit: Commit, wanted: TableInfo) -> TableInfo:
@@ -38,6 +67,14 @@ def create(commit: Commit, wanted: TableInfo) -> TableInfo:
         "INSERT INTO millstream_view VALUES (?, ?, ?, ?, NULL)",
         (view.id, view.name, view.definition, commit.snapshot_id),
     )
+    info = view.continuous
+    if info is not None:
+        states, statics = json.dumps(info.states), json.dumps(info.statics)
+        commit.connection.execute(
+            "INSERT INTO millstream_continuous_view VALUES (?, ?, ?, ?, ?, ?)",
+            (view.id, _written_schema(view.schema), info.plan, states, statics, int(info.has_history)),
+        )
+        commit.connection.execute("INSERT INTO millstream_view_progress VALUES (?, NULL, NULL)", (view.id,))
     commit.changed(f"altered_table:{view.id}")
     return view
 
@@ -47,6 +84,8 @@ def drop(commit: Commit, view: TableInfo) -> None:
     commit.connection.execute(
         "UPDATE millstream_view SET end_snapshot = ? WHERE view_id = ?", (commit.snapshot_id, view.id)
     )
+    commit.connection.execute("DELETE FROM millstream_view_progress WHERE view_id = ?", (view.id,))
+    commit.connection.execute("DELETE FROM millstream_consumer WHERE name = ?", (consumer(view.id),))
     commit.changed(f"altered_table:{view.id}")
 
 
@@ -55,3 +94,42 @@ def is_there(connection: Connection, view_id: int) -> bool:
         "SELECT 1 FROM millstream_view WHERE view_id = ? AND end_snapshot IS NULL", (view_id,)
     ).fetchone()
     return row is not None
+
+
+def consumer(view_id: int) -> str:
+    """The name under which a view consumes its streams."""
+    return f"view {view_id}"
+
+
+def positions(connection: Connection) -> dict[int, dict[int, int]]:
+    """For every view the position it has reached in each of its streams."""
+    found: dict[int, dict[int, int]] = {}
+    for stream_id, name, position in connection.execute(
+        "SELECT stream_id, name, position FROM millstream_consumer"
+    ):
+        kind, _, number = name.partition(" ")
+        if kind == "view":
+            found.setdefault(int(number), {})[stream_id] = position
+    return found
+
+
+def failures(connection: Connection) -> dict[int, str]:
+    """The views that have failed, and how."""
+    rows = connection.execute("SELECT view_id, failure FROM millstream_view_progress WHERE failure IS NOT NULL")
+    return dict(rows.fetchall())
+
+
+def set_failure(commit: Commit, view_id: int, failure: str | None) -> None:
+    commit.connection.execute(
+        "UPDATE millstream_view_progress SET failure = ? WHERE view_id = ?", (failure, view_id)
+    )
+
+
+def refreshed(commit: Commit, view_id: int, at: str) -> None:
+    commit.connection.execute(
+        "UPDATE millstream_view_progress SET refreshed_at = ? WHERE view_id = ?", (at, view_id)
+    )
+
+
+def refreshed_at(connection: Connection) -> dict[int, str | None]:
+    return dict(connection.execute("SELECT view_id, refreshed_at FROM millstream_view_progress").fetchall())

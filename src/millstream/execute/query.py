@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+
 from millstream.errors import Condition, Span, StatementError
 from millstream.execute.failures import NO_SPLICE, Splice, translated
 from millstream.schema import quote
@@ -73,8 +76,8 @@ class Rows:
         """The columns as Arrow sees them; asks Spark for no rows."""
         try:
             with translated(self.splice):
-                return self.frame.limit(0).toArrow().schema
-        except ValueError as error:
+                return to_arrow_schema(self.frame.schema, timezone="UTC")
+        except (ValueError, PySparkException) as error:
             raise StatementError(
                 Condition.UNKNOWN_TYPE,
                 "the query has a column whose type is not known",
@@ -89,7 +92,7 @@ def prepare(bound: BoundQuery, relations: Relations) -> Prepared:
     views = [prepare(view.query, relations) for view in bound.views]
     sources = [
         *((t.reference, r.name) for t, r in zip(bound.tables, made, strict=True)),
-        *((v.reference, f"({p.text})") for v, p in zip(bound.views, views, strict=True)),
+        *((v.reference, _derived(v.query, p.text)) for v, p in zip(bound.views, views, strict=True)),
     ]
     edits = [edit for reference, name in sources for edit in _edits(bound.text, reference, name)]
     text, pieces = splice(bound.text, [*edits, *bound.edits])
@@ -101,6 +104,13 @@ def prepare(bound: BoundQuery, relations: Relations) -> Prepared:
     columns += tuple(c for view in views for c in view.splice.columns if c not in columns)
     used = (*made, *(r for view in views for r in view.relations))
     return Prepared(text, Splice(moved, names, bound.statement_text, columns), used)
+
+
+def _derived(bound: BoundQuery, text: str) -> str:
+    """A view's query as a table, its columns under the names that the view gives them."""
+    if not bound.names:
+        return f"({text})"
+    return f"(SELECT * FROM ({text}) AS named ({', '.join(quote(n) for n in bound.names)}))"
 
 
 def _edits(text: str, reference: TableReference, name: str) -> list[Edit]:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from millstream.execute.types import spark_schema
 from millstream.schema import ROW_ID_COLUMN, quote
+from millstream.storage.scan import ROW
 from millstream.storage.segment import storage_errors
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Relations:
 
     def of(self, scan: Scan) -> Relation:
         """The relation of a scan, shared with equal scans."""
-        key = _key(scan)
+        key = identity(scan)
         with self._lock:
             known = self._recent.get(key)
             if known is not None:
@@ -106,11 +107,13 @@ class Relations:
         return Relation(session, frame, scan, None, self._kept)
 
     def _make(self, scan: Scan) -> Relation:
+        if scan.since is not None:
+            return self._new_rows(scan, scan.since)
         session = self._spark.session()
         paths = self._paths(scan)
         scratch = None
         if scan.inlined is not None or not paths:
-            scratch = self._write_scratch(scan.inlined or scan.table.schema.arrow.empty_table())
+            scratch = self.write_scratch(scan.inlined or scan.table.schema.arrow.empty_table())
             paths.append(str(scratch))
         frame = _read(session, spark_schema(scan.table.schema.arrow), paths)
         if scan.needs_horizon and scan.table.time is not None:
@@ -119,10 +122,37 @@ class Relations:
             frame = frame.coalesce(1)
         return Relation(session, frame, scan, scratch, self._kept)
 
+    def _new_rows(self, scan: Scan, since: int) -> Relation:
+        """The rows of a stream from number `since` on, each with its number."""
+        session = self._spark.session()
+        schema = scan.table.schema.arrow.append(pa.field(ROW_ID_COLUMN, pa.int64()))
+        starts = {f.path.rpartition("/")[2]: f.row_id_start for f in scan.files}
+        paths, scratch = self._paths(scan), None
+        if scan.inlined is not None or not paths:
+            rows = scan.inlined if scan.inlined is not None else scan.table.schema.arrow.empty_table()
+            ids = scan.inlined_ids if scan.inlined_ids is not None else pa.array([], pa.int64())
+            scratch = self.write_scratch(rows.append_column(ROW_ID_COLUMN, ids))
+            paths.append(str(scratch))
+            starts[scratch.name] = 0
+        frame = _read(session, spark_schema(schema), paths)
+        first = F.element_at(F.create_map(*(F.lit(x) for pair in starts.items() for x in pair)), F.col(f"{FILE}"))
+        number = F.coalesce(F.col(ROW_ID_COLUMN), first + F.col(POSITION))
+        frame = frame.select(
+            "*", F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(POSITION)
+        ).select(*(F.col(quote(n)) for n in scan.table.schema.names), number.alias(ROW))
+        if scan.needs_horizon and scan.table.time is not None:
+            frame = frame.where(visible(scan))
+        if any(f.row_id_start < since for f in scan.files):
+            frame = frame.where(F.col(ROW) >= since)
+        if scan.rows <= ONE_PARTITION_ROWS:
+            frame = frame.coalesce(1)
+        return Relation(session, frame, scan, scratch, self._kept)
+
     def _paths(self, scan: Scan) -> list[str]:
         return [str(self._lake.path_of(scan, f)) for f in scan.files]
 
-    def _write_scratch(self, rows: pa.Table) -> Path:
+    def write_scratch(self, rows: pa.Table) -> Path:
+        """The rows as a Parquet file that is there until the database closes, or who asked for it deletes it."""
         path = self._lake.scratch / f"{uuid.uuid4()}.parquet"
         with storage_errors():
             pq.write_table(rows, path, write_statistics=False, use_dictionary=False)
@@ -141,15 +171,16 @@ def _read(session: SparkSession, schema: StructType, paths: list[str]) -> DataFr
     return session.read.schema(schema).option("parquet.filter.dictionary.enabled", "false").parquet(*paths)
 
 
-def _key(scan: Scan) -> tuple[object, ...]:
+def identity(scan: Scan) -> tuple[object, ...]:
+    """What two scans of the same rows have in common."""
     ids = scan.inlined_ids
-    inlined: object = None
+    inlined: object = scan.token
     if ids is not None:
         # Staged rows of a transaction have no ids yet, so nothing may be shared with them.
         inlined = uuid.uuid4() if ids[-1].as_py() < 0 else (ids[0].as_py(), ids[-1].as_py(), len(ids))
     horizon = scan.horizon if scan.needs_horizon else None
     paths = (scan.choices[f.id].copy.path if f.id in scan.choices else f.path for f in scan.files)
-    return (scan.table.path, scan.table.schema_version, inlined, horizon, *paths)
+    return (scan.table.path, scan.table.schema_version, inlined, horizon, scan.since, *paths)
 
 
 def visible(scan: Scan) -> str:

@@ -19,12 +19,13 @@ from millstream.schema import ROW_ID_COLUMN
 from millstream.storage import constraints, segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
 
     from millstream.catalog.records import Segment, TableInfo
+    from millstream.execute.passes import Pass
 
 EXTRAS = (ROW_ID_COLUMN, FILE, POSITION)
 RECORD = "partition INT, number INT, outcome BINARY"
@@ -39,6 +40,60 @@ def write_rows(frame: DataFrame, table: TableInfo, folder: Path, splice: Splice 
         return segment.write(folder, table, part, token=token)
 
     return _run(frame, table, folder, token, write, splice)
+
+
+def write_passes(
+    frame: DataFrame, passes: Sequence[Pass], targets: Sequence[tuple[TableInfo, Path]], splice: Splice = NO_SPLICE
+) -> list[list[Segment]]:
+    """Write the rows of all passes, each member's into its own table; gives the segments of each target."""
+    token = uuid.uuid4().hex[:12]
+    outcomes: list[tuple[int, Segment]] = []
+    try:
+        with translated(splice):
+            records = numbered(frame).mapInArrow(_pass_task(passes, targets, token), RECORD).toArrow()
+        outcomes = [pickle.loads(o) for o in records.column("outcome").to_pylist()]
+    finally:
+        kept = {s.path for _, s in outcomes}
+        for _, folder in targets:
+            _remove_others(folder, token, kept)
+    for _, folder in targets:
+        segment.sync_folder(folder)
+    return [[s for target, s in outcomes if target == number] for number in range(len(targets))]
+
+
+def _pass_task(
+    passes: Sequence[Pass], targets: Sequence[tuple[TableInfo, Path]], token: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held: dict[int, list[pa.Table]] = {}
+        for batch in batches:
+            for target, rows in split_passes(pa.Table.from_batches([batch]), passes):
+                held.setdefault(target, []).append(rows)
+        for target, parts in held.items():
+            table, folder = targets[target]
+            for part in segment.regrouped(parts):
+                own = part.rename_columns(list(table.schema.names)).cast(table.schema.arrow)
+                outcome = pickle.dumps((target, segment.write(folder, table, own, token=token)))
+                row = {"partition": 0, "number": target, "outcome": outcome}
+                yield pa.RecordBatch.from_pylist([row], schema=RECORD_SCHEMA)
+
+    return task
+
+
+def split_passes(rows: pa.Table, passes: Sequence[Pass]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each member of each pass, with the member's own columns."""
+    for number, made in enumerate(passes):
+        chosen = rows.filter(pa.compute.equal(rows.column(0), number))
+        if not chosen.num_rows:
+            continue
+        columns = chosen.column(number + 1).combine_chunks()
+        whole = pa.Table.from_batches([pa.RecordBatch.from_struct_array(columns)])
+        for member in made.members:
+            own = whole
+            if member.presence is not None:
+                own = whole.filter(pa.compute.greater(whole.column(member.presence), 0))
+            if own.num_rows:
+                yield member.target, own.select(list(member.columns))
 
 
 def rewrite_rows(
@@ -92,13 +147,17 @@ def _run(
                 raise outcome
         written = outcomes
     finally:
-        kept = {s.path for s in written}
-        for file in folder.glob(f"{token}-*"):
-            if file.name not in kept:
-                file.unlink(missing_ok=True)
+        _remove_others(folder, token, {s.path for s in written})
     if written:
         segment.sync_folder(folder)
     return written
+
+
+def _remove_others(folder: Path, token: str, kept: set[str]) -> None:
+    """Delete what a failed or repeated attempt has left behind."""
+    for file in folder.glob(f"{token}-*"):
+        if file.name not in kept:
+            file.unlink(missing_ok=True)
 
 
 def numbered(frame: DataFrame) -> DataFrame:

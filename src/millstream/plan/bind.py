@@ -6,6 +6,7 @@ windows on anything a one-time query can see.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from millstream.storage.scan import Scan
 
 
+WEEK = "current_week"
+NO_ARGUMENTS = re.compile(r"\s*\(\s*\)")
+
+
 class Source(Protocol):
     """Where a query's tables come from: the database at a snapshot, or an open transaction."""
 
@@ -41,6 +46,8 @@ class Source(Protocol):
     def row_count(self, table: TableInfo) -> int: ...
 
     def horizon(self, table: TableInfo) -> int | None: ...
+
+    def view(self, table: TableInfo) -> Scan | BoundQuery: ...
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,8 @@ class BoundQuery:
     edits: tuple[tuple[Span, str], ...] = ()
     views: tuple[BoundView, ...] = ()
     lookup: Lookup | None = None
+    names: tuple[str, ...] = ()
+    """The names of its columns, where they are not those that its text gives."""
 
     @property
     def oldest_snapshot_id(self) -> int:
@@ -107,11 +116,18 @@ def bind(
     schemas = {i: table.schema for i, (_, table) in enumerate(found)}
     known = [table for _, table in found]
     edits = valid.edits(query, lambda v: valid.resolved(query, v, known, target)) + _schema_names(query)
+    edits += _weeks(query)
     comparisons = compare.of_query(query, schemas, parameters, valid.time_columns(known))
     tables, views = [], []
     for i, (reference, (at, table)) in enumerate(zip(query.tables, found, strict=True)):
         if table.kind is ObjectKind.VIEW:
             views.append(_open(reference, table, source, query, inside))
+        elif table.kind is ObjectKind.CONTINUOUS_VIEW:
+            found_rows = _read(reference, table, source, query)
+            if isinstance(found_rows, BoundQuery):
+                views.append(BoundView(reference, found_rows))
+            else:
+                tables.append(BoundTable(reference, found_rows))
         else:
             tables.append(BoundTable(reference, source.scan(table, at, comparisons.get(i, ()))))
     simple = None
@@ -120,6 +136,14 @@ def bind(
     return BoundQuery(
         query.text, tuple(tables), snapshot, statement_text, query.offset, tuple(edits), tuple(views), simple
     )
+
+
+def _weeks(query: Query) -> list[tuple[Span, str]]:
+    """`current_week()`, which Spark does not have: the ISO week of the day."""
+    calls = [(f, NO_ARGUMENTS.match(query.text, f.span.end)) for f in query.functions if f.text.lower() == WEEK]
+    return [
+        (Span(f.span.start, call.end()), "weekofyear(current_date())") for f, call in calls if call is not None
+    ]
 
 
 def _schema_names(query: Query) -> list[tuple[Span, str]]:
@@ -154,6 +178,21 @@ def _open(
                 hint="DROP one of these views and create it anew.",
             )
         return BoundView(reference, bind_text(view.definition or "", source, (*inside, view.name.lower())))
+    except StatementError as error:
+        error.span, error.text = reference.span.shifted(query.offset), None
+        raise
+
+
+def _read(reference: TableReference, view: TableInfo, source: Source, query: Query) -> Scan | BoundQuery:
+    """The rows of a continuous view; what is wrong with it is its name's fault."""
+    try:
+        if reference.as_of is not None:
+            raise StatementError(
+                Condition.NOT_SUPPORTED,
+                f"{view.name!r} is a continuous view, and AS OF is for tables",
+                hint="A continuous view has no past: it is what has come so far.",
+            )
+        return source.view(view)
     except StatementError as error:
         error.span, error.text = reference.span.shifted(query.offset), None
         raise
@@ -232,7 +271,7 @@ def _check_readable(reference: TableReference, table: TableInfo) -> None:
             detail="A stream drops its rows once every consumer has seen them.",
             hint="Ask with a CONTINUOUS VIEW or a CONTINUOUS QUERY, or keep its rows in a STREAMING TABLE.",
         )
-    if reference.window is not None and table.kind is ObjectKind.VIEW:
+    if reference.window is not None and table.kind in (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW):
         raise StatementError(
             Condition.WRONG_KIND,
             f"{table.name!r} is a view, and a window needs a stream or a streaming table",

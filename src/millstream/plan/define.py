@@ -11,7 +11,6 @@ import pyarrow as pa
 from millstream.catalog.records import INLINE_SYSTEM_COLUMNS, StreamTime
 from millstream.errors import Condition, DataError, StatementError, did_you_mean
 from millstream.plan import bind
-from millstream.plan.later import not_supported_yet
 from millstream.schema import (
     ARRIVAL_TIME,
     EPOCH,
@@ -19,7 +18,6 @@ from millstream.schema import (
     TIMESTAMP,
     Column,
     Duration,
-    ObjectKind,
     Schema,
     instant,
     is_nested,
@@ -28,7 +26,7 @@ from millstream.schema import (
 from millstream.storage.index import is_indexable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from millstream.catalog.records import IndexInfo, StreamState, TableInfo
     from millstream.errors import Span
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
         CreateIndex,
         CreateStream,
         CreateStreamingTable,
-        CreateView,
         Name,
     )
 
@@ -149,15 +146,6 @@ def _delay(statement: CreateStream | CreateStreamingTable, column: Column) -> Du
             else "Write WATERMARK INTERVAL '5' SECOND for a TIMESTAMP.",
         )  # fmt: skip
     return delay
-
-
-def check_plain_view(statement: CreateView, tables: Mapping[str, TableInfo]) -> None:
-    """Refuse what would have to be a continuous view."""
-    streams = [
-        t for r in statement.query.tables if (t := tables.get(r.name.lower())) and t.kind is ObjectKind.STREAM
-    ]
-    if statement.continuous or statement.with_history or streams:
-        raise not_supported_yet(statement)
 
 
 def check_period(time: StreamTime, period: Duration | None, span: Span) -> None:

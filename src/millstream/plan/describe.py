@@ -43,7 +43,10 @@ def rows(names: Mapping[str, pa.DataType], values: Sequence[tuple[Any, ...]]) ->
 
 def show(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Settings) -> pa.Table:
     """The rows of a SHOW statement, filtered by its LIKE."""
-    found = _shown(statement, lake, source, jobs, settings)
+    return _like(statement, _shown(statement, lake, source, jobs, settings))
+
+
+def _like(statement: Show, found: pa.Table) -> pa.Table:
     if statement.like is None:
         return found
     matches = pa.compute.match_like(found.column(0), statement.like, ignore_case=True)
@@ -57,8 +60,6 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
         return rows({"name": TEXT}, [])
     if what is ShowWhat.TABLES:
         return _tables(source, tables)
-    if what is ShowWhat.VIEWS:
-        return _views(tables)
     if what is ShowWhat.STREAMS:
         return _streams(lake, tables)
     if what is ShowWhat.STREAMING_TABLES:
@@ -83,7 +84,7 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
             hint="SHOW TABLES, STREAMS, STREAMING TABLES, INDEXES, COLUMNS, FILES, JOBS and SETTINGS work today.",
         )
     found = find_named(statement.of, tables)
-    if found.kind is ObjectKind.VIEW and what is not ShowWhat.CREATE:
+    if found.kind in (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW) and what is not ShowWhat.CREATE:
         raise StatementError(
             Condition.WRONG_KIND,
             f"{found.name!r} is a view and has no {what.value.lower()} of its own",
@@ -101,9 +102,33 @@ def _tables(source: Source, tables: Tables) -> pa.Table:
     )
 
 
-def _views(tables: Tables) -> pa.Table:
-    found = sorted((t for t in tables.values() if t.kind is ObjectKind.VIEW), key=lambda t: t.name.lower())
-    return rows({"name": TEXT, "kind": TEXT, "query": TEXT}, [(t.name, t.kind.value, t.definition) for t in found])
+def views(statement: Show, tables: Tables, kept: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """SHOW VIEWS: plain ones with their queries, continuous ones with how they are doing."""
+    plain = [
+        (t.name, t.kind.value, None, None, None, None, None, None, t.definition)
+        for t in tables.values()
+        if t.kind is ObjectKind.VIEW
+    ]
+    continuous = [(v[0], ObjectKind.CONTINUOUS_VIEW.value, *v[1:]) for v in kept]
+    columns = {
+        "name": TEXT,
+        "kind": TEXT,
+        "status": TEXT,
+        "streams": TEXT,
+        "lag_rows": NUMBER,
+        "state_rows": NUMBER,
+        "state_bytes": NUMBER,
+        "refreshed_at": TEXT,
+        "query": TEXT,
+    }
+    return _like(statement, rows(columns, sorted([*plain, *continuous], key=lambda v: v[0].lower())))
+
+
+def continuous_view(view: TableInfo, details: Sequence[tuple[str, str]], extended: bool) -> pa.Table:
+    """DESCRIBE of a continuous view: its columns, what it pins and reads, and, if asked, how it is doing."""
+    said = details if extended else [d for d in details if d[0] in ("pinned at creation", "read as they are")]
+    columns = [(c.name, c.sql_type) for c in view.schema.columns]
+    return rows({"name": TEXT, "type": TEXT}, [*columns, *said])
 
 
 def _streams(lake: Lake, tables: Tables) -> pa.Table:
@@ -239,8 +264,8 @@ def _files(found: TableInfo, source: Source) -> pa.Table:
 
 def create_statement(found: TableInfo) -> str:
     """The SQL that makes the same table, stream or view."""
-    if found.kind is ObjectKind.VIEW:
-        return f"CREATE VIEW {quote_if_needed(found.name)} AS {found.definition}"
+    if found.kind in (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW):
+        return f"CREATE {found.kind.value.upper()} {quote_if_needed(found.name)} AS {found.definition}"
     arrival = found.time.column if found.time is not None and found.time.is_arrival else None
     columns = [
         f"  {quote_if_needed(c.name)} {c.sql_type}"

@@ -5,6 +5,7 @@ baskets ──drop──► nothing            snapshots ──expire──► n
 segments without an index copy ──index──► copies
 expired compartments, compartments in use ──retain──► nothing
 commits, the clock ──push──► deliveries of continuous scans
+rows new to views ──advance──► states of views, baskets that nobody needs
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millstream.schema import ObjectKind
 from millstream.storage import index, retention, upkeep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from millstream.catalog.records import TableInfo
     from millstream.clock import Clock
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 INLINED, SMALL, BASKETS, SNAPSHOTS = "inlined rows", "small segments", "baskets", "snapshots"
 UNINDEXED, EXPIRED, AGEING = "segments to index", "expired compartments", "ageing compartments"
 PUSHES, CLOCKED = "scans to push", "scans that wait for the clock"
+UNSEEN, ADVANCE = "rows new to views", "advance views"
 FLUSH, COMPACT, DROP, EXPIRE, INDEX = "flush", "compact", "drop", "expire", "index"
 RETAIN, AGE, PUSH, TICK = "retain", "retain by age", "push", "push by the clock"
 COPIES_AT_ONCE = 4
@@ -46,6 +48,7 @@ class Policy:
     retain: Firing = Firing(tokens=1)
     age: Firing = Firing(age=timedelta(seconds=10))
     push: Firing = Firing(tokens=1)
+    advance: Firing = Firing(tokens=262_144, age=timedelta(seconds=2))
     clock: Firing = Firing(age=timedelta(seconds=1))
     keep_snapshots: timedelta = timedelta(hours=1)
 
@@ -84,6 +87,23 @@ def upkeep_net(lake: Lake, clock: Clock, policy: Policy | None = None) -> Net:
         # An earlier process may have left something to do.
         net.put(place)
     return net
+
+
+def advance_views(net: Net, lake: Lake, advance: Callable[[], None], policy: Policy | None = None) -> None:
+    """Have continuous views follow their streams; `advance` brings all of them up to date."""
+
+    def run(_: int) -> None:
+        advance()
+        net.put(BASKETS)
+
+    net.transition(ADVANCE, UNSEEN, (policy or Policy()).advance, run)
+
+    def committed(written: Sequence[Written]) -> None:
+        streams = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
+        net.put(UNSEEN, sum(part.rows for part in written if part.table.kind in streams))
+
+    lake.on_commit(committed)
+    net.put(UNSEEN)
 
 
 def _ignore(_: int) -> None:

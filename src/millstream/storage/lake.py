@@ -45,6 +45,7 @@ class Lake:
         self.clock = clock
         self.read_only = read_only
         self._listeners: list[Callable[[Sequence[Written]], None]] = []
+        self._before_removal: list[Callable[[int], None]] = []
         self._open_transactions: set[Transaction] = set()
         self._lock = threading.Lock()
         self._directory_lock = self._claim()
@@ -138,6 +139,15 @@ class Lake:
         """Whether an open transaction takes rows from the table, or may, so that upkeep must wait."""
         with self._lock:
             return any(t.is_long or t.removes_from(table) for t in self._open_transactions)
+
+    def on_removal(self, settle: Callable[[int], None]) -> None:
+        """Have `settle` called, with the table's id, before rows are taken from a table."""
+        self._before_removal.append(settle)
+
+    def settle(self, table_id: int) -> None:
+        """Let all who read a table continuously see what is in it, before some of it goes."""
+        for settle in (self.access.settle, *self._before_removal):
+            settle(table_id)
 
     def on_commit(self, listener: Callable[[Sequence[Written]], None]) -> None:
         self._listeners.append(listener)

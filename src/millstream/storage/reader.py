@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millstream.schema import ObjectKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from millstream.catalog.records import Snapshot, TableInfo
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from millstream.storage.scan import Scan
     from millstream.storage.transaction import Transaction
 
+    Views = Callable[[TableInfo, "Reader"], Any]
+
 
 class Reader:
     """Every table it gives is at the same moment; of streaming tables only what is within their period."""
 
-    def __init__(self, lake: Lake, transaction: Transaction | None = None) -> None:
+    def __init__(self, lake: Lake, transaction: Transaction | None = None, views: Views | None = None) -> None:
         self._lake = lake
+        self._views = views
         self._transaction = transaction
         self._moment = transaction.moment if transaction is not None else lake.catalog.now
         self._horizons: dict[int, int | None] = {}
@@ -35,6 +38,12 @@ class Reader:
         if self._transaction is not None and self._is_now(snapshot):
             return self._transaction.tables()
         return self._lake.catalog.tables(snapshot)
+
+    def view(self, table: TableInfo) -> Any:
+        """The rows of a continuous view, from those who keep it."""
+        if self._views is None:
+            raise AssertionError("this reader reads no continuous views")
+        return self._views(table, self)
 
     def _is_now(self, snapshot: Snapshot) -> bool:
         return snapshot.id == self._moment.snapshot.id

@@ -46,6 +46,7 @@ def drop_expired(lake: Lake) -> bool:
         if cut is not None and lake.is_being_changed(table):
             done = False
         elif cut is not None:
+            lake.settle(table.id)
             _settle(lake, table, cut)
             _end(lake, table, cut)
             done = _forget(lake, table, cut) and done

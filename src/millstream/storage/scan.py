@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     FileStats = dict[int, dict[int, ColumnStats]]
 
+ROW = "__row"
 UNTIL = (Operator.LT, Operator.LE)
 SINCE = (Operator.GT, Operator.GE)
 
@@ -47,6 +48,10 @@ class Scan:
     comparisons: tuple[prune.Comparison, ...] = ()
     horizon: int | None = None
     choices: Mapping[int, Choice] = field(default_factory=dict)
+    since: int | None = None
+    """Of a stream's new rows: the first row id that is wanted. The rows then carry their numbers, in `ROW`."""
+    token: str | None = None
+    """What tells the rows of a materialised view from all others."""
 
     @property
     def rows(self) -> int:

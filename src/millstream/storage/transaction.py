@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
 
+VIEWS = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -247,7 +249,7 @@ class Transaction:
         try:
             for part in staged:
                 if part.removes:
-                    self._lake.access.settle(part.table.id)
+                    self._lake.settle(part.table.id)
             if staged or defines:
                 self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable, receipt=receipt)
         except BaseException:
@@ -263,8 +265,8 @@ class Transaction:
     def _apply(self, commit: Commit, every: Sequence[Staged]) -> None:
         for table in self._dropped.values():
             check_still_there(commit, table)
-            if table.kind is ObjectKind.VIEW:
-                views.drop(commit, table)
+            if table.kind in VIEWS:
+                end_view(commit, table)
             else:
                 tables.drop(commit, table)
         made = {wanted.id: _create(commit, wanted) for wanted in self._created.values()}
@@ -346,7 +348,17 @@ def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
     )
     if wanted.name.lower() in {name.lower() for (name,) in names}:
         raise conflict(wanted)
-    return views.create(commit, wanted) if wanted.kind is ObjectKind.VIEW else tables.create(commit, wanted)
+    return views.create(commit, wanted) if wanted.kind in VIEWS else tables.create(commit, wanted)
+
+
+def end_view(commit: Commit, view: TableInfo) -> None:
+    """A view goes with the tables that hold its state."""
+    views.drop(commit, view)
+    if view.continuous is not None:
+        every = {t.id: t for t in tables.load(commit.connection, commit.base.id).values()}
+        for table_id in (*view.continuous.states, *view.continuous.statics):
+            if table_id in every:
+                tables.drop(commit, every[table_id])
 
 
 def _apply(commit: Commit, staged: Staged) -> None:

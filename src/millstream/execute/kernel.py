@@ -1,0 +1,191 @@
+"""The kernel: fragments run by DuckDB on Arrow, inside Spark's tasks for streams, in the driver for small states.
+
+Spark schedules, retries and distributes; a task reads baskets, pinned tables and old state from their files, and
+writes new state itself: only records of what it wrote pass through the JVM. Tasks share the work of a pass by the
+hash of its keys, so that what they write has no group in common. Whatever DuckDB refuses is an error of the
+kernel, and the caller falls back on Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from millstream.execute.failures import translated
+from millstream.execute.write import RECORD, RECORD_SCHEMA, _remove_others
+from millstream.storage import segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from millstream.catalog.records import Segment, TableInfo
+
+PARTIAL = "__partial"
+MOST_MEMORY = "1GB"
+
+
+class KernelError(Exception):
+    """The kernel could not run a fragment; Spark may."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A state that a task feeds: the partial's columns that are its own, and how they merge with what is there."""
+
+    target: int
+    columns: tuple[str, ...]
+    presence: str | None
+    table: TableInfo
+    folder: Path
+    old: tuple[str, ...] = ()
+    merge: str | None = None
+
+
+@dataclass(frozen=True)
+class KernelPass:
+    """A pass in DuckDB's words; `buckets` tasks share it, each with a test of its own."""
+
+    sql: tuple[str, ...]
+    keys: tuple[str, ...]
+    outputs: tuple[Output, ...]
+
+
+@dataclass(frozen=True)
+class KernelJob:
+    """All that one job does: passes over sources, which are files by name."""
+
+    sources: Mapping[str, tuple[str, ...]]
+    passes: tuple[KernelPass, ...]
+    tasks: int
+    token: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+
+def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[tuple[int, Segment, int]]:
+    """Run a job in Spark's tasks, or, without a session, here.
+
+    Gives for each file its target, its record, and the process that wrote it.
+    """
+    outcomes: list[tuple[int, Segment, int]] = []
+    folders = {o.folder for p in job.passes for o in p.outputs}
+    try:
+        found = list(_outcomes(job, 0)) if session is None else _on_spark(job, session())
+        for outcome in found:
+            if isinstance(outcome, str):
+                raise KernelError(outcome)
+        outcomes = [o for o in found if not isinstance(o, str)]
+    finally:
+        kept = {s.path for _, s, _ in outcomes}
+        for folder in folders:
+            _remove_others(folder, job.token, kept)
+    for folder in folders:
+        segment.sync_folder(folder)
+    return outcomes
+
+
+def _on_spark(job: KernelJob, session: SparkSession) -> list[tuple[int, Segment, int] | str]:
+    with translated():
+        frame = session.range(job.tasks, numPartitions=job.tasks)
+        records = frame.mapInArrow(_task(job), RECORD).toArrow()
+    return [pickle.loads(o) for o in records.column("outcome").to_pylist()]
+
+
+def _task(job: KernelJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for outcome in _outcomes(job, number):
+                    row = {"partition": number, "number": 0, "outcome": pickle.dumps(outcome)}
+                    yield pa.RecordBatch.from_pylist([row], schema=RECORD_SCHEMA)
+
+    return task
+
+
+def _outcomes(job: KernelJob, number: int) -> Iterator[tuple[int, Segment, int] | str]:
+    import duckdb
+
+    try:
+        with connect(job.sources) as connection:
+            for made in job.passes:
+                if number < len(made.sql):
+                    yield from _run_pass(connection, made, number, job.token)
+    except (duckdb.Error, pa.ArrowInvalid) as error:
+        yield str(error)
+
+
+class connect:  # noqa: N801
+    """A DuckDB of our own, in which names stand for files or Arrow tables."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[str, ...]],
+        threads: int = 1,
+        tables: Mapping[str, pa.Table] | None = None,
+    ) -> None:
+        import duckdb
+
+        self._connection = duckdb.connect(":memory:", config={"threads": threads, "memory_limit": MOST_MEMORY})
+        self._connection.execute("SET TimeZone = 'UTC'")
+        held = dict(tables or {})
+        for number, name in enumerate({**sources, **held}):
+            parts = [f"SELECT * FROM {files(sources[name])}"] if name in sources else []
+            if name in held:
+                self._connection.register(f"held_{number}", held[name])
+                parts.append(f"SELECT * FROM held_{number}")
+            quoted = '"' + name.replace('"', '""') + '"'
+            self._connection.execute(f"CREATE VIEW {quoted} AS {' UNION ALL BY NAME '.join(parts)}")
+
+    def __enter__(self) -> Any:
+        return self._connection
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What DuckDB raises."""
+    import duckdb
+
+    return (duckdb.Error, pa.ArrowInvalid)
+
+
+def files(paths: Sequence[str]) -> str:
+    """Parquet files as a table of DuckDB's."""
+    listed = ", ".join("'" + p.replace("'", "''") + "'" for p in paths)
+    return f"read_parquet([{listed}], union_by_name = true)"
+
+
+def bucket(keys: Sequence[str], number: int, of: int) -> str | None:
+    """The test that gives one of so many tasks its share of the groups."""
+    return None if of == 1 else f"hash({', '.join(keys)}) % {of} = {number}"
+
+
+def _run_pass(connection: Any, made: KernelPass, number: int, token: str) -> Iterator[tuple[int, Segment, int]]:
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {PARTIAL} AS {made.sql[number]}")
+    for output in made.outputs:
+        found = connection.execute(_output_sql(output, made.keys, number, len(made.sql))).to_arrow_table()
+        if not found.num_rows:
+            continue
+        data = found.rename_columns(list(output.table.schema.names)).cast(output.table.schema.arrow)
+        for part in segment.sliced(data):
+            yield output.target, segment.write(output.folder, output.table, part, token=token), os.getpid()
+
+
+def _output_sql(output: Output, keys: Sequence[str], number: int, of: int) -> str:
+    names = output.table.schema.names
+    listed = ", ".join(f"{c} AS {n}" for c, n in zip(output.columns, names, strict=True))
+    present = f" WHERE {output.presence} > 0" if output.presence else ""
+    new = f"SELECT {listed} FROM {PARTIAL}{present}"
+    if output.merge is None:
+        return new
+    # The hash must be that of the pass, so the keys stand in the order of the pass.
+    test = bucket([names[output.columns.index(k)] for k in keys], number, of)
+    old = f"SELECT {', '.join(names)} FROM {files(output.old)}" + (f" WHERE {test}" if test else "")
+    return output.merge.format(rows=f"({new} UNION ALL {old}) AS m")

@@ -1,0 +1,105 @@
+"""A fragment in Spark SQL → DuckDB's, for the kernel; or nothing, if it says anything that is not proven equal.
+
+Only what is listed here is taken: node by node, function by function, type by type. Each entry gives the same
+answer in both, nulls, NaN and overflow included, as the law tests show; what would differ is rewritten here
+(division, which Spark refuses to do by zero) or left out (text functions, casts that round, decimals, clocks).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from millstream.schema import TIMESTAMP
+from millstream.sql.dialect import Millstream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PROVEN_TYPES = frozenset({
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.date32(), TIMESTAMP,
+})  # fmt: skip
+PROVEN_NODES: frozenset[type[exp.Expr]] = frozenset({
+    # the shape of a query
+    exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Subquery, exp.Table, exp.TableAlias,
+    exp.Alias, exp.Column, exp.Identifier, exp.Star, exp.Union, exp.Order, exp.Ordered, exp.Limit, exp.Distinct,
+    exp.Paren, exp.Tuple, exp.Filter, exp.Exists, exp.In,
+    # values and what compares them
+    exp.Literal, exp.Null, exp.Boolean, exp.And, exp.Or, exp.Not, exp.Is, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT,
+    exp.GTE, exp.NullSafeEQ, exp.Between, exp.Case, exp.If, exp.Coalesce, exp.Neg,
+    # arithmetic
+    exp.Add, exp.Sub, exp.Mul, exp.Div, exp.SafeDivide, exp.Cast, exp.TryCast, exp.DataType,
+    # aggregates
+    exp.Count, exp.CountIf, exp.Sum, exp.Min, exp.Max, exp.Avg, exp.LogicalAnd, exp.LogicalOr, exp.BitwiseAndAgg,
+    exp.BitwiseOrAgg, exp.BitwiseXorAgg,
+    # of dates alone
+    exp.WeekOfYear, exp.TsOrDsToDate,
+})  # fmt: skip
+KIND = exp.DataType.Type
+MERGES = (
+    exp.Sum,
+    exp.Min,
+    exp.Max,
+    exp.LogicalAnd,
+    exp.LogicalOr,
+    exp.BitwiseAndAgg,
+    exp.BitwiseOrAgg,
+    exp.BitwiseXorAgg,
+)
+PARTIAL = re.compile(r"p[0-9]+")
+WIDENING = frozenset({KIND.DOUBLE, KIND.BIGINT, KIND.TIMESTAMP, KIND.TIMESTAMPTZ, KIND.TIMESTAMPLTZ, KIND.DATE})
+"""Casts to a wider type change nothing; others round or cut differently."""
+BY_ZERO = "division by zero"
+
+
+def are_proven(types: Iterable[pa.DataType]) -> bool:
+    """Whether the kernel may meet values of these types."""
+    return all(t in PROVEN_TYPES for t in types)
+
+
+def to_duckdb(sql: str) -> str | None:
+    """The same in DuckDB's words; None if some of it is not proven to mean the same."""
+    tree = sqlglot.parse_one(sql, read=Millstream)
+    if not all(_is_proven(node) for node in tree.walk()):
+        return None
+    return tree.transform(_rewritten).sql(dialect="duckdb")
+
+
+def _is_proven(node: exp.Expr) -> bool:
+    if type(node) not in PROVEN_NODES:
+        return False
+    if isinstance(node, exp.Cast):
+        return node.to.this in WIDENING or _is_own_merge(node.this)
+    if isinstance(node, exp.Join):
+        return not node.args.get("using") and not node.method
+    return not (isinstance(node, exp.Table) and (node.args.get("sample") or node.args.get("pivots")))
+
+
+def _is_own_merge(node: exp.Expr) -> bool:
+    """Whether a cast is around a merge of partial results: it is to the type that they have."""
+    return (
+        isinstance(node, MERGES) and isinstance(node.this, exp.Column) and bool(PARTIAL.fullmatch(node.this.name))
+    )
+
+
+def _rewritten(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Div):
+        return _division(node.this, node.expression, f"error('{BY_ZERO}')")
+    if isinstance(node, exp.SafeDivide):
+        return _division(node.this, node.expression, "NULL")
+    if isinstance(node, exp.Cast):
+        # What sqlglot reads as a forgiving cast is none under Spark's ANSI rules.
+        to = exp.DataType.build("timestamptz") if node.to.this is KIND.TIMESTAMP else node.to
+        return exp.Cast(this=node.this, to=to)
+    return node
+
+
+def _division(of: exp.Expr, by: exp.Expr, at_zero: str) -> exp.Expr:
+    """Both as DOUBLE, as Spark divides what is not decimal."""
+    left, right = of.sql(dialect="duckdb"), by.sql(dialect="duckdb")
+    text = f"CASE WHEN ({right}) = 0 THEN {at_zero} ELSE CAST({left} AS DOUBLE) / CAST({right} AS DOUBLE) END"
+    return sqlglot.parse_one(text, read="duckdb")

@@ -1,0 +1,573 @@
+"""A grouping over a stream → a stream fragment with its state, and the same select over the merged state.
+
+The fragment projects what grouping and aggregates need, keeps partial results of every aggregate for each group,
+and the select gets its answers from them: keys by name, aggregates by their final expressions. Predicates that
+speak of the clock or of an outer query are lifted: their columns join the keys, and they are tested on the merged
+state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from millstream.plan.incremental import Part, Partial, group_name, merged_name, state_name
+from millstream.rewrite import aggregates, names
+from millstream.rewrite.aggregates import ByValues, Decomposed
+from millstream.rewrite.refuse import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Types = Callable[[str], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is below the grouping, as text; what first and last go by: the stream's time and place, if plain."""
+
+    streams: tuple[int, ...]
+    text: str
+    order: str | None
+
+
+@dataclass
+class _Call:
+    """One aggregate of a block: its node, and where its answer comes from once that is known."""
+
+    node: exp.Expr
+    name: str
+    arguments: list[str]
+    constants: list[str]
+    condition: str | None
+    distinct: bool
+    final: str = ""
+
+
+@dataclass
+class _Building:
+    """A block under construction."""
+
+    source: Source
+    types: Types
+    first_state: int
+    projections: dict[str, str] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+    grouping: str = ""
+    partials: list[Partial] = field(default_factory=list)
+    prepared: list[tuple[str, str]] = field(default_factory=list)
+    known: dict[tuple[str, str, str | None], list[str]] = field(default_factory=dict)
+    where: str | None = None
+    values: dict[tuple[tuple[str, ...], str | None], list[str]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def alias(self) -> str:
+        return group_name(self.first_state)
+
+    def project(self, sql: str, letter: str) -> str:
+        """The name under which the fragment's rows have an expression."""
+        for name, known in self.projections.items():
+            if known == sql and name[0] == letter:
+                return name
+        name = f"{letter}{sum(n[0] == letter for n in self.projections)}"
+        self.projections[name] = sql
+        return name
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """The parts a block was turned into; the select itself has been rewritten in place.
+
+    `texts` are what some names in its FROM stand for: SQL that sqlglot would not give back as it is.
+    """
+
+    parts: tuple[Part, ...]
+    texts: Mapping[str, str]
+
+
+def group(
+    select: exp.Select, source: Source, types: Types, first_state: int, *, only_whether: bool = False
+) -> Grouped:
+    """Turn a grouping select into parts; the select then reads their states.
+
+    `only_whether` is for EXISTS and IN, which ask whether there is a row and not how often.
+    """
+    building = _Building(source, types, first_state)
+    outside = names.aliases(select)
+    lifted, kept = _split_where(select, outside)
+    building.where = " AND ".join(f"({names.text(c)})" for c in kept) or None
+    keys = _keys(select, building, only_whether=only_whether)
+    lifted_keys = _lift(lifted, building, outside)
+    calls = [] if only_whether else [_call(node, building) for node in _aggregates(select)]
+    argument_types = types(_projection(building)) if building.projections else {}
+    for call in calls:
+        _plan(call, building, argument_types)
+    _replace(select, keys, calls, building)
+    _read_state(select, building, lifted, lifted_keys, only_whether=only_whether)
+    parts = (_main_part(building, lifted_keys), *_value_parts(building, lifted_keys))
+    return Grouped(tuple(_typed(part, types) for part in parts), building.texts)
+
+
+def _projection(building: _Building) -> str:
+    listed = ", ".join(f"{sql} AS {name}" for name, sql in building.projections.items())
+    return f"SELECT {listed} FROM {building.source.text}"
+
+
+def _typed(part: Part, types: Types) -> Part:
+    known = types(part.fragment)
+    return replace(part, types=tuple((n, known[n]) for n in (*part.keys, *(p.name for p in part.partials))))
+
+
+# WHERE
+
+
+def _split_where(select: exp.Select, own: set[str]) -> tuple[list[exp.Expr], list[exp.Expr]]:
+    """The conjuncts that have to wait for a read, and the others."""
+    where = select.args.get("where")
+    parts = names.conjuncts(where.this if where is not None else None)
+    lifted = [c for c in parts if _waits(c, own)]
+    return lifted, [c for c in parts if c not in lifted]
+
+
+def _waits(conjunct: exp.Expr, own: set[str]) -> bool:
+    nodes = list(names.own_nodes(conjunct))
+    outer = any(isinstance(n, exp.Column) and n.table and n.table.lower() not in own for n in nodes)
+    return outer or any(names.says_the_time(n) for n in nodes)
+
+
+def _lift(lifted: Sequence[exp.Expr], building: _Building, own: set[str]) -> list[str]:
+    """Give the columns of lifted predicates keys, and let the predicates speak of these."""
+    made: list[str] = []
+    for conjunct in lifted:
+        if any(isinstance(n, names.QUERIES) for n in names.own_nodes(conjunct)):
+            raise refused(
+                "a subquery beside the clock or an outer column below a grouping",
+                conjunct,
+                "Split the predicate with AND, so that each says one thing.",
+            )
+        columns = [n for n in names.own_nodes(conjunct) if isinstance(n, exp.Column) and n.table.lower() in own]
+        for column in columns:
+            name = building.project(names.text(column), "l")
+            made += [] if name in made else [name]
+            column.replace(exp.column(name))
+    return made
+
+
+# Keys
+
+
+def _keys(select: exp.Select, building: _Building, *, only_whether: bool) -> list[tuple[exp.Expr, str]]:
+    """The grouping expressions, each with its name; says in `building` how to group."""
+    found = _key_expressions(select, only_whether=only_whether)
+    pairs = [(e, building.project(names.text(e), "k")) for e in found]
+    building.keys = list(dict.fromkeys(name for _, name in pairs))
+    said = select.args.get("group")
+    sets = said is not None and (said.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None)
+    building.grouping = _grouping_sets(said, pairs) if sets and said is not None else ", ".join(building.keys)
+    if sets:
+        building.keys.append("g")
+    return pairs
+
+
+def _key_expressions(select: exp.Select, *, only_whether: bool) -> list[exp.Expr]:
+    said = select.args.get("group")
+    if said is not None:
+        if said.args.get("all"):
+            items = (e.unalias() for e in select.expressions)
+            return [e for e in items if not any(names.is_aggregate(n) for n in names.own_nodes(e))]
+        return list(_leaves(said))
+    if only_whether or select.args.get("distinct"):
+        return [e.unalias() for e in select.expressions]
+    return []
+
+
+def _leaves(said: exp.Group) -> list[exp.Expr]:
+    """The expressions of a GROUP BY in the order in which grouping_id counts them."""
+    found: list[exp.Expr] = []
+
+    def visit(node: exp.Expr) -> None:
+        if isinstance(node, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
+            for child in node.expressions:
+                visit(child)
+        elif isinstance(node, exp.Paren):
+            visit(node.this)
+        elif node not in found:
+            found.append(node)
+
+    for clause in ("expressions", "rollup", "cube", "grouping_sets"):
+        for node in said.args.get(clause) or []:
+            visit(node)
+    return found
+
+
+def _grouping_sets(said: exp.Group, pairs: Sequence[tuple[exp.Expr, str]]) -> str:
+    renamed = said.copy()
+    sets = [names.text(s) for g in renamed.find_all(exp.GroupingSets) for s in g.expressions]
+    if len(set(sets)) < len(sets):
+        raise refused("a grouping set that is named twice", said, "Name each set of columns once.")
+
+    def rename(node: exp.Expr) -> exp.Expr:
+        name = next((n for e, n in pairs if e == node), None)
+        return node if name is None else exp.column(name)
+
+    return names.text(renamed.transform(rename)).strip().removeprefix("GROUP BY").strip()
+
+
+# Aggregates
+
+
+def _aggregates(select: exp.Select) -> list[exp.Expr]:
+    """The calls of aggregates, outermost first, with what surrounds them (FILTER, IGNORE NULLS, WITHIN GROUP)."""
+    found: list[exp.Expr] = []
+    above = ("having", "order", "qualify", "windows")
+    clauses = [*select.expressions, *(select.args[c] for c in above if select.args.get(c))]
+    for clause in clauses:
+        for node in _flat(clause):
+            _collect(node, found)
+    return found
+
+
+def _flat(clause: exp.Expr | list[exp.Expr]) -> list[exp.Expr]:
+    return clause if isinstance(clause, list) else [clause]
+
+
+def _collect(node: exp.Expr, found: list[exp.Expr]) -> None:
+    if isinstance(node, names.QUERIES):
+        return
+    if isinstance(node, exp.Window):
+        # The function in front of OVER runs on the groups; what it is given may hold aggregates.
+        for child in _inside_window(node):
+            _collect(child, found)
+        return
+    if _innermost(node) is not None:
+        found.append(node)
+        return
+    for child in node.iter_expressions():
+        _collect(child, found)
+
+
+def _inside_window(window: exp.Window) -> list[exp.Expr]:
+    function = window.this
+    while isinstance(function, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+        function = function.this
+    return [*function.iter_expressions(), *(c for c in window.iter_expressions() if c is not window.this)]
+
+
+def _innermost(node: exp.Expr) -> exp.Expr | None:
+    """The aggregate inside of FILTER, IGNORE NULLS and WITHIN GROUP; None if there is none."""
+    while isinstance(node, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
+        node = node.this
+    return node if names.is_aggregate(node) else None
+
+
+def _call(node: exp.Expr, building: _Building) -> _Call:
+    """Read an aggregate: its arguments are projected, its constants stay."""
+    function = _innermost(node)
+    assert function is not None
+    name = aggregates.canonical(names.name_of(function))
+    conditions = [names.text(f.expression.this) for f in node.find_all(exp.Filter)]
+    given, distinct = _arguments(function)
+    within = node.find(exp.WithinGroup)
+    if within is not None:
+        given = [*(o.this for o in within.expression.expressions), *given]
+        if within.expression.find(exp.Ordered) and any(o.args.get("desc") for o in within.expression.expressions):
+            given = [given[0], exp.Sub(this=exp.Literal.number("1"), expression=given[1])]
+    columns = [g for g in given if not _is_constant(g)] or given[:1]
+    constants = [names.text(g) for g in given if all(g is not c for c in columns)]
+    arguments = [building.project(names.text(c), "a") for c in columns if not isinstance(c, exp.Star)]
+    if node.find(exp.IgnoreNulls) is not None:
+        conditions += [f"{a} IS NOT NULL" for a in (names.text(columns[0]),)]
+    condition = " AND ".join(f"({c})" for c in conditions)
+    return _Call(
+        node, name, arguments, constants, building.project(condition, "f") if condition else None, distinct
+    )
+
+
+def _arguments(function: exp.Expr) -> tuple[list[exp.Expr], bool]:
+    if isinstance(function, exp.Anonymous):
+        given = list(function.expressions)
+    else:
+        given = [function.this, *(function.args.get("expressions") or []), function.args.get("expression")]
+        given += [function.args.get("quantile"), function.args.get("accuracy")]
+    given = [g for g in given if isinstance(g, exp.Expr)]
+    if given and isinstance(given[0], exp.Distinct):
+        return [*given[0].expressions, *given[1:]], True
+    return given, False
+
+
+def _is_constant(node: exp.Expr) -> bool:
+    return node.find(exp.Column, exp.Star) is None
+
+
+def _plan(call: _Call, building: _Building, types: Mapping[str, str]) -> None:
+    """Decide how an aggregate is kept, and say how its answer is made."""
+    entry = _entry(call, types)
+    if entry is None:
+        raise refused(
+            f"the aggregate {call.name} cannot be kept as partial results",
+            call.node,
+            f"Use one of {', '.join(aggregates.SUPPORTED)}; or group below and compute it above.",
+        )
+    if isinstance(entry, ByValues):
+        _by_values(call, entry, building)
+    else:
+        _decompose(call, entry, building, types)
+
+
+def _entry(call: _Call, types: Mapping[str, str]) -> Decomposed | ByValues | None:
+    if call.distinct and call.name not in aggregates.SAME_WITH_DISTINCT:
+        return aggregates.DISTINCT.get(call.name)
+    if call.name == "avg" and types[call.arguments[0]].startswith("decimal"):
+        return aggregates.AVG_OF_DECIMAL
+    if call.name == "percentile_approx":
+        kind = _sketch(types[call.arguments[0]])
+        return aggregates.quantile(kind) if kind else None
+    if call.name in ("percentile", "percentile_cont") and len(call.constants) != 1:
+        return None
+    return aggregates.DECOMPOSED.get(call.name) or aggregates.BY_VALUES.get(call.name)
+
+
+def _sketch(type_: str) -> str | None:
+    if type_ in ("tinyint", "smallint", "int", "bigint"):
+        return "bigint"
+    return "double" if type_ in ("float", "double") else None
+
+
+def _decompose(call: _Call, entry: Decomposed, building: _Building, types: Mapping[str, str]) -> None:
+    arguments = list(call.arguments)
+    if call.name in ("first", "last"):
+        arguments.append(_order(call, building))
+    every = ", ".join(arguments) or "*"
+    columns: list[tuple[str, str]] = []
+    for partial, _ in entry.partials:
+        made = partial.format(*arguments, all=every, f="{f}")
+        columns.append((made, f"p{len(building.partials) + len(columns)}"))
+    key = (call.name, every, call.condition)
+    known = building.known.get(key)
+    if known is None:
+        known = [name for _, name in columns]
+        first = len(building.prepared)
+        prepared = {f"m{i}": f"m{first + i}" for i in range(len(entry.prepared))}
+        building.prepared += [(f"m{first + i}", sql.format(*known)) for i, sql in enumerate(entry.prepared)]
+        for (made, name), (_, merge) in zip(columns, entry.partials, strict=True):
+            building.partials.append(Partial(name, made, merge.format(*known, **prepared), call.condition))
+        building.known[key] = known
+    constant = call.constants[0] if call.constants else ""
+    result = _result_type(call, types)
+    call.final = entry.final.format(*(f"{building.alias}.{n}" for n in known), p=constant, result=result)
+
+
+def _result_type(call: _Call, types: Mapping[str, str]) -> str:
+    if not call.arguments:
+        return ""
+    type_ = types.get(call.arguments[0], "")
+    if call.name != "avg" or not type_.startswith("decimal"):
+        return type_ if "array" not in (call.constants[0].lower() if call.constants else "") else f"array<{type_}>"
+    precision, scale = (int(n) for n in type_.removeprefix("decimal(").removesuffix(")").split(","))
+    return f"decimal({min(38, precision + 4)},{min(38, scale + 4)})"
+
+
+def _order(call: _Call, building: _Building) -> str:
+    if building.source.order is None:
+        raise refused(
+            f"{call.name} by time needs the stream itself in the same FROM",
+            call.node,
+            f"Use {'min' if call.name == 'first' else 'max'}_by(value, time).",
+        )
+    return building.project(building.source.order, "a")
+
+
+def _by_values(call: _Call, entry: ByValues, building: _Building) -> None:
+    """Keep how often each value came; its aggregate is a column of the state's own join."""
+    key = (tuple(call.arguments), call.condition)
+    finals = building.values.setdefault(key, [])
+    values = [f"x{i}" for i in range(len(call.arguments))]
+    constant = call.constants[0] if call.constants else ""
+    made = entry.final.format(*values, all=", ".join(values), c="c", p=constant)
+    if made not in finals:
+        finals.append(made)
+    place = list(building.values).index(key)
+    column = f"{_values_alias(building, place)}.h{finals.index(made)}"
+    call.final = column if entry.if_none == "NULL" else f"coalesce({column}, {entry.if_none})"
+
+
+# The select over the state
+
+
+def _replace(
+    select: exp.Select, keys: Sequence[tuple[exp.Expr, str]], calls: Sequence[_Call], building: _Building
+) -> None:
+    """Let the select's expressions speak of the state."""
+    finals = {id(c.node): c.final for c in calls}
+    ids = [n for n in building.keys if n != "g"]
+    own = names.aliases(select)
+
+    def visit(node: exp.Expr) -> exp.Expr:
+        if id(node) in finals:
+            return names.parsed(finals[id(node)])
+        for expression, name in keys:
+            if node == expression:
+                return exp.column(name, table=building.alias)
+        if isinstance(node, exp.GroupingId):
+            return exp.column("g", table=building.alias)
+        if isinstance(node, exp.Grouping):
+            place = next((n for e, n in keys if e == node.expressions[0]), None)
+            shift = len(ids) - 1 - ids.index(place) if place in ids else 0
+            return names.parsed(f"CAST((shiftright({building.alias}.g, {shift}) & 1) AS TINYINT)")
+        if isinstance(node, names.QUERIES):
+            _correlate(node, keys, own, building.alias)
+            return node
+        for child in list(node.iter_expressions()):
+            made = visit(child)
+            if made is not child:
+                child.replace(made)
+        return node
+
+    items = []
+    for item in select.expressions:
+        called = item.alias_or_name
+        made = visit(item)
+        items.append(made if isinstance(made, exp.Alias) or not called else exp.alias_(made, called, quoted=True))
+    select.set("expressions", items)
+    for clause in ("having", "order", "qualify"):
+        if select.args.get(clause):
+            select.set(clause, visit(select.args[clause]))
+    for window in select.args.get("windows") or []:
+        visit(window)
+
+
+def _correlate(query: exp.Expr, keys: Sequence[tuple[exp.Expr, str]], own: set[str], alias: str) -> None:
+    """Let a subquery among the answers of a grouping speak of its keys."""
+    inside = {s.alias_or_name.lower() for inner in query.find_all(exp.Select) for s in names.sources(inner)}
+    for column in list(query.find_all(exp.Column)):
+        if column.table.lower() not in own - inside:
+            continue
+        name = next((n for e, n in keys if e == column), None)
+        if name is None:
+            raise refused(
+                "a subquery among the answers of a grouping speaks of a column that is not grouped by",
+                column,
+                "Add the column to GROUP BY, or put the subquery into a query around.",
+            )
+        column.replace(exp.column(name, table=alias))
+
+
+def _read_state(
+    select: exp.Select,
+    building: _Building,
+    lifted: Sequence[exp.Expr],
+    lifted_keys: Sequence[str],
+    *,
+    only_whether: bool,
+) -> None:
+    """Put the merged state in the place of the sources, and HAVING into WHERE."""
+    del lifted_keys
+    was_distinct = not select.args.get("group") and not building.partials and not building.values
+    test = " AND ".join(f"({names.text(c)})" for c in lifted) or None
+    rows = state_name(building.first_state)
+    if only_whether and test:
+        source = f"(SELECT {', '.join(building.keys)} FROM {rows} WHERE {test})"
+    elif test:
+        source = f"({_stand_in(building).merged(rows, test, tuple(building.keys))})"
+    else:
+        source = merged_name(building.first_state)
+    joins = [_value_join(number, building, test) for number in range(len(building.values))]
+    having = select.args.get("having")
+    select.set("from_", _from(f"{source} AS {building.alias}"))
+    select.set("joins", [j for made in joins for j in made])
+    select.set("where", exp.Where(this=having.this) if having is not None else None)
+    for clause in ("having", "group", "laterals"):
+        select.set(clause, None)
+    if was_distinct:
+        select.set("distinct", None)
+
+
+def _from(sql: str) -> exp.From:
+    made = names.parsed_query(f"SELECT 1 FROM {sql}").args["from_"]
+    assert isinstance(made, exp.From)
+    return made
+
+
+def _values_alias(building: _Building, number: int) -> str:
+    return f"_h{building.first_state + 1 + number}"
+
+
+def _value_join(number: int, building: _Building, test: str | None) -> list[exp.Join]:
+    """The join with the answers of the aggregates over one state of values."""
+    finals = list(building.values.values())[number]
+    state, alias, keys = building.first_state + 1 + number, _values_alias(building, number), building.keys
+    columns = ", ".join([*keys, *(f"{sql} AS h{i}" for i, sql in enumerate(finals))])
+    rows = f"({_value_stand_in(building, number).merged(state_name(state), test, _value_keys(building, number))})"
+    source = rows if test else merged_name(state)
+    group = f" GROUP BY {', '.join(keys)}" if keys else ""
+    name = f"__ms_values_{state}__"
+    building.texts[name] = f"(SELECT {columns} FROM {source} AS v{group})"
+    on = " AND ".join(f"{building.alias}.{k} <=> {alias}.{k}" for k in keys)
+    joined = f"LEFT JOIN {name} AS {alias} ON {on}" if keys else f"CROSS JOIN {name} AS {alias}"
+    return list(names.parsed_query(f"SELECT 1 FROM x {joined}").args["joins"])
+
+
+def _value_keys(building: _Building, number: int) -> tuple[str, ...]:
+    arguments = list(building.values)[number][0]
+    return (*building.keys, *(f"x{i}" for i in range(len(arguments))))
+
+
+def _stand_in(building: _Building) -> Part:
+    """The main part for a merge inside of the upper fragment."""
+    part = _main_part(building, [])
+    known = building.types(part.fragment)
+    return replace(part, types=tuple(known.items()))
+
+
+def _value_stand_in(building: _Building, number: int) -> Part:
+    return replace(_value_parts(building, [])[number], types=(("c", "bigint"),))
+
+
+# Parts
+
+
+def _grouping(building: _Building, more: Sequence[str]) -> str:
+    """More columns to group by stand in front, so that grouping_id counts the others as before."""
+    return ", ".join([*more, *([building.grouping] if building.grouping else [])])
+
+
+def _main_part(building: _Building, lifted_keys: Sequence[str]) -> Part:
+    wanted = {*building.keys, *lifted_keys}
+    used = {n: s for n, s in building.projections.items() if n in wanted or n[0] in "akf"}
+    return Part(
+        building.source.streams,
+        building.source.text,
+        building.where,
+        tuple(used.items()),
+        (*lifted_keys, *building.keys),
+        _grouping(building, lifted_keys),
+        tuple(building.partials),
+        tuple(building.prepared),
+        why="partial results of each group" if building.partials else "the groups there are",
+    )
+
+
+def _value_parts(building: _Building, lifted_keys: Sequence[str]) -> list[Part]:
+    made = []
+    for arguments, condition in building.values:
+        renamed = {f"x{i}": building.projections[a] for i, a in enumerate(arguments)}
+        keys = {n: s for n, s in building.projections.items() if n[0] == "k" or n in lifted_keys}
+        tests = [f"({s}) IS NOT NULL" for s in renamed.values()]
+        tests += [f"({building.projections[condition]})"] if condition else []
+        tests += [building.where] if building.where else []
+        made.append(
+            Part(
+                building.source.streams,
+                building.source.text,
+                " AND ".join(tests),
+                tuple({**keys, **renamed}.items()),
+                (*lifted_keys, *renamed, *building.keys),
+                _grouping(building, [*lifted_keys, *renamed]),
+                (Partial("c", "count(*){f}", "sum(c)"),),
+                why="how often each value came in each group",
+            )
+        )
+    return made

@@ -1,0 +1,95 @@
+"""Small questions about a query in normal form: its sources, whose columns, which functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import exp
+
+from millstream.rewrite import aggregates
+from millstream.sql.dialect import Millstream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLOCK = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentDatetime, exp.Localtimestamp)
+CLOCK_NAMES = frozenset({"now", "curdate", "current_week", "unix_timestamp", "localtimestamp"})
+RANDOM_NAMES = frozenset({"rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id", "randstr"})
+QUERIES = (exp.Subquery, exp.Select, exp.SetOperation)
+
+
+def text(node: exp.Expr) -> str:
+    """The node in Spark's words."""
+    return node.sql(dialect=Millstream)
+
+
+def parsed(sql: str) -> exp.Expr:
+    """An expression of our own making."""
+    found: exp.Expr = parsed_query(f"SELECT {sql}").expressions[0]
+    return found
+
+
+def parsed_query(sql: str) -> exp.Query:
+    """A query of our own making."""
+    made = sqlglot.parse_one(sql, read=Millstream)
+    assert isinstance(made, exp.Query)
+    return made
+
+
+def sources(select: exp.Select) -> list[exp.Expr]:
+    """What stands in FROM and its joins, in order."""
+    first = select.args.get("from_")
+    return [c.this for c in (first, *(select.args.get("joins") or [])) if c is not None]
+
+
+def aliases(select: exp.Select) -> set[str]:
+    """The names that columns of a select's own sources carry."""
+    names = {s.alias_or_name.lower() for s in sources(select)}
+    return names | {lateral.alias.lower() for lateral in select.args.get("laterals") or []}
+
+
+def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The nodes of an expression without what is inside of queries in it; the queries themselves are given."""
+    yield node
+    if isinstance(node, QUERIES):
+        return
+    for child in node.iter_expressions():
+        yield from own_nodes(child)
+
+
+def conjuncts(predicate: exp.Expr | None) -> list[exp.Expr]:
+    if predicate is None:
+        return []
+    parts = predicate.flatten() if isinstance(predicate, exp.And) else [predicate]
+    return [p.unnest() if isinstance(p, exp.Paren) and isinstance(p.this, exp.And) else p for p in parts]
+
+
+def name_of(node: exp.Expr) -> str:
+    """The name of a function as Spark knows it, in lower case."""
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower()
+    if isinstance(node, exp.PercentileCont):
+        return "percentile_cont"
+    if isinstance(node, exp.PercentileDisc):
+        return "percentile_disc"
+    if not isinstance(node, exp.Func):
+        return ""
+    return text(node).partition("(")[0].strip().lower()
+
+
+def is_aggregate(node: exp.Expr) -> bool:
+    """Whether the node is a call of an aggregate, were it not for an OVER around it."""
+    if isinstance(node, exp.Grouping | exp.GroupingId):
+        return False
+    return isinstance(node, exp.AggFunc | exp.Anonymous) and (
+        isinstance(node, exp.AggFunc) or aggregates.is_aggregate(name_of(node))
+    )
+
+
+def says_the_time(node: exp.Expr) -> bool:
+    return isinstance(node, CLOCK) or (isinstance(node, exp.Func) and name_of(node) in CLOCK_NAMES)
+
+
+def is_random(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Func) and name_of(node) in RANDOM_NAMES

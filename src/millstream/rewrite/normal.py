@@ -1,0 +1,95 @@
+"""A view's query in its normal form: views opened, WITH inlined, every column with its table, nothing to look up.
+
+What sqlglot's `qualify` does not know of our dialect is settled before it runs. Positions of the user's words
+stay on the nodes, so that what is refused later can be underlined.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.qualify import qualify
+
+from millstream.rewrite.refuse import refused
+from millstream.sql.dialect import Millstream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Opened = Callable[[str], exp.Query | None]
+
+
+def normal(tree: exp.Query, opened: Opened, columns: Mapping[str, Sequence[str]]) -> exp.Query:
+    """The query over base tables and streams alone.
+
+    `opened` gives the query of a view, None for anything else; `columns` the columns of what is left, by name in
+    lower case.
+    """
+    tree = _with_views(tree.copy(), opened)
+    for query in reversed([n for n in tree.walk() if n.args.get("with_")]):
+        _inline(query)
+    for table in tree.find_all(exp.Table):
+        table.set("db", None)
+    schema: dict[str, object] = {name: dict.fromkeys(known, "STRING") for name, known in columns.items()}
+    try:
+        made = qualify(
+            tree,
+            dialect=Millstream,
+            schema=schema,
+            validate_qualify_columns=False,
+            quote_identifiers=True,
+            isolate_tables=False,
+        )
+    except (SqlglotError, RecursionError) as error:
+        raise refused(
+            "the names in this query could not be told apart",
+            None,
+            "Give every table an alias, and write it in front of its columns.",
+            detail=str(error).splitlines()[0],
+        ) from error
+    assert isinstance(made, exp.Query)
+    return made
+
+
+def _with_views(tree: exp.Query, opened: Opened) -> exp.Query:
+    hidden = {c.alias.lower() for c in tree.find_all(exp.CTE)}
+    for table in list(tree.find_all(exp.Table)):
+        body = None if table.name.lower() in hidden else opened(table.name)
+        if body is not None:
+            table.replace(_derived(_with_views(body.copy(), opened), table))
+    return tree
+
+
+def _inline(query: exp.Expr) -> None:
+    """Put the queries of a WITH in the places of their names."""
+    made = query.args["with_"]
+    if made.args.get("recursive"):
+        raise refused("a recursive WITH cannot be kept up to date", made, "Write the query without recursion.")
+    query.set("with_", None)
+    bodies: dict[str, exp.CTE] = {}
+    for cte in made.expressions:
+        _put(cte.this, bodies)
+        bodies[cte.alias.lower()] = cte
+    _put(query, bodies)
+
+
+def _put(query: exp.Expr, bodies: Mapping[str, exp.CTE]) -> None:
+    for table in list(query.find_all(exp.Table)):
+        found = bodies.get(table.name.lower())
+        if found is not None and not table.args.get("db"):
+            derived = _derived(found.this.copy(), table, found.args["alias"].args.get("columns"))
+            table.replace(derived)
+
+
+def _derived(body: exp.Query, table: exp.Table, columns: list[exp.Identifier] | None = None) -> exp.Subquery:
+    given = table.args.get("alias")
+    columns = (given.args.get("columns") if given is not None else None) or columns
+    name = exp.to_identifier(table.alias_or_name, quoted=True)
+    alias = exp.TableAlias(this=name, columns=[c.copy() for c in columns or []])
+    made = exp.Subquery(this=body, alias=alias)
+    for kept in ("joins", "laterals", "pivots"):
+        if table.args.get(kept):
+            made.set(kept, table.args[kept])
+    return made

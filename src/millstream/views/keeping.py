@@ -1,0 +1,364 @@
+"""Keeping views up to date: new rows of a stream become partial results of every view on it.
+
+One job over the new rows serves all views of a stream, and one commit makes their states and positions move on
+together. A view whose fragment fails is found by halving, marked failed and left where it was; the stream and the
+others go on. Safe for many threads: one advances at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from millstream.catalog import files, views
+from millstream.catalog.records import DataFile
+from millstream.errors import DataError, MillstreamError, StatementError
+from millstream.execute import query
+from millstream.execute.kernel import KernelError
+from millstream.execute.passes import fuse, union
+from millstream.execute.write import write_passes, write_rows
+from millstream.ingest.progress import Progress
+from millstream.plan.bind import bind_text
+from millstream.plan.incremental import (
+    ONCE,
+    Part,
+    ViewPlan,
+    in_first_run,
+    merged_name,
+    state_name,
+    static_name,
+    stream_name,
+)
+from millstream.schema import ObjectKind
+from millstream.storage import state
+from millstream.storage.reader import Reader
+from millstream.storage.scan import Scan
+from millstream.views.kernels import Kernels, can_run
+from millstream.views.overlay import Overlay, new_rows, no_new_rows, table_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from millstream.catalog.records import Segment, Snapshot, TableInfo
+    from millstream.execute.relation import Relations
+    from millstream.execute.session import Spark
+    from millstream.ingest.progress import Listener
+    from millstream.storage.lake import Lake
+    from millstream.views.kernels import Done
+    from millstream.views.making import Draft
+
+MOST_ROWS = 4_194_304
+"""A job reads about so many rows at most: what it holds stays bounded however far behind a view is."""
+MOST_PIECES = 8
+"""A state of more files than this is merged to one."""
+
+
+AUTO, KERNEL, SPARK_SQL = EXECUTORS = ("auto", "kernel", "spark_sql")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A continuous view as its keeper knows it: parts with the real names of what they read, and their states."""
+
+    view: TableInfo
+    plan: ViewPlan
+    parts: tuple[Part, ...]
+    states: tuple[TableInfo, ...]
+
+
+class Keeper:
+    """See the module's contract."""
+
+    def __init__(self, lake: Lake, spark: Spark, relations: Relations, listener: Listener) -> None:
+        self.lake = lake
+        self.spark = spark
+        self.relations = relations
+        self.listener = listener
+        self.lock = threading.RLock()
+        self._last_ids: dict[int, int] = {}
+        self._whole: dict[int, frozenset[str]] = {}
+        self.executor = AUTO
+        self.kernels = Kernels(lake, spark, relations.write_scratch)
+        self._known: dict[int, Kept] = {}
+        with lake.catalog.read() as connection:
+            self.positions = views.positions(connection)
+            self.failures = views.failures(connection)
+        lake.on_removal(self.settle)
+
+    # What there is
+
+    def every(self) -> list[Kept]:
+        """All continuous views there are now."""
+        found = [t for t in self.lake.catalog.tables().values() if t.kind is ObjectKind.CONTINUOUS_VIEW]
+        return [self.kept(t) for t in found]
+
+    def kept(self, view: TableInfo) -> Kept:
+        known = self._known.get(view.id)
+        if known is None:
+            known = self._known[view.id] = self._load(view)
+        return known
+
+    def _load(self, view: TableInfo) -> Kept:
+        info = view.continuous
+        assert info is not None
+        every = self.lake.catalog.hidden()
+        plan = ViewPlan.from_json(info.plan)
+        return Kept(
+            view, plan, tuple(_placed(p, info.statics) for p in plan.parts), tuple(every[i] for i in info.states)
+        )
+
+    def forget(self, view_id: int) -> None:
+        self._known.pop(view_id, None)
+        self.positions.pop(view_id, None)
+        self.failures.pop(view_id, None)
+
+    def added(self, view: TableInfo) -> None:
+        with self.lake.catalog.read() as connection:
+            self.positions[view.id] = views.positions(connection).get(view.id, {})
+
+    def is_behind(self, kept: Kept) -> bool:
+        return any(self.lag(kept.view.id, stream_id) > 0 for stream_id in kept.plan.streams)
+
+    def lag(self, view_id: int, stream_id: int) -> int:
+        """How many rows of a stream a view has not seen."""
+        return self._next_row_id(stream_id) - self.positions.get(view_id, {}).get(stream_id, 0)
+
+    def _next_row_id(self, stream_id: int) -> int:
+        stream = self._stream(stream_id)
+        return 0 if stream is None else self.lake.catalog.table_stats(stream).next_row_id
+
+    def _stream(self, stream_id: int) -> TableInfo | None:
+        return next((t for t in self.lake.catalog.tables().values() if t.id == stream_id), None)
+
+    # Moving on
+
+    def settle(self, table_id: int) -> None:
+        """Before rows are taken from a streaming table: every view has seen them."""
+        if any(table_id in k.plan.streams for k in self.every()):
+            self.advance(table_id)
+
+    def catch_up(self, wanted: Iterable[Kept]) -> None:
+        """Bring views up to all rows that are committed now."""
+        sound = [k for k in wanted if k.view.id not in self.failures]
+        behind = {s for k in sound for s in k.plan.streams if self.lag(k.view.id, s) > 0}
+        for stream_id in sorted(behind):
+            self.advance(stream_id)
+
+    def advance(self, stream_id: int) -> int:
+        """Bring every view of a stream up to date; returns how many rows were new to some."""
+        with self.lock:
+            stream = self._stream(stream_id)
+            if stream is None:
+                return 0
+            waiting: dict[int, list[Kept]] = {}
+            for kept in self.every():
+                if stream_id in kept.plan.streams and kept.view.id not in self.failures:
+                    waiting.setdefault(self.positions[kept.view.id].get(stream_id, 0), []).append(kept)
+            return sum(self._advance(stream, since, group) for since, group in sorted(waiting.items()))
+
+    def _advance(self, stream: TableInfo, since: int, group: Sequence[Kept]) -> int:
+        upto = self._next_row_id(stream.id)
+        if upto <= since:
+            return 0
+        snapshot = self.lake.catalog.current
+        with self.lake.catalog.pinned(snapshot.id):
+            scan = state.new_rows(self.lake, stream, snapshot, since, self._last_ids)
+            upto = max(upto, _last_id(scan, self._last_ids) + 1)
+            self._run(stream, scan, group, upto)
+        return upto - since
+
+    def _run(self, stream: TableInfo, scan: Scan, group: Sequence[Kept], upto: int) -> None:
+        """Run the fragments of some views on new rows, and commit what they give."""
+        try:
+            changes = self._changes(stream, scan, group)
+        except (StatementError, DataError) as error:
+            if len(group) == 1:
+                self._fail(group[0], scan, upto, error)
+                return
+            half = len(group) // 2
+            self._run(stream, scan, group[:half], upto)
+            self._run(stream, scan, group[half:], upto)
+            return
+        moved = {k.view.id: {stream.id: upto} for k in group}
+        if state.commit(self.lake, state.Progress(tuple(changes), moved)):
+            for view_id, positions in moved.items():
+                self.positions.setdefault(view_id, {}).update(positions)
+
+    def _changes(self, stream: TableInfo, scan: Scan, group: Sequence[Kept]) -> list[state.Change]:
+        wanted = [(p, t) for k in group for p, t in zip(k.parts, k.states, strict=True) if stream.id in p.streams]
+        if not scan.rows:
+            return []
+        written: list[list[Segment]] = [[] for _ in wanted]
+        gone: list[tuple[DataFile, ...]] = [() for _ in wanted]
+        for piece in state.in_pieces(scan, MOST_ROWS):
+            by_kernel = self._by_kernel(piece, wanted, alone=piece.rows == scan.rows)
+            for target, done in by_kernel.items():
+                written[target] += done.new
+                gone[target] = done.gone
+                if done.is_whole and piece.rows == scan.rows:
+                    self._whole[wanted[target][1].id] = frozenset(s.path for s in done.new)
+            rest = [i for i in range(len(wanted)) if i not in by_kernel]
+            for target, segments in zip(rest, self._by_spark(piece, [wanted[i] for i in rest]), strict=True):
+                written[target] += segments
+        return [state.Change(t, tuple(s), g) for (_, t), s, g in zip(wanted, written, gone, strict=True)]
+
+    def _by_kernel(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> dict[int, Done]:
+        """What the kernel makes of the parts it can run, by their places; nothing if it fails on them."""
+        if self.executor == SPARK_SQL:
+            return {}
+        snapshot = self.lake.catalog.current
+        sources = self._sources(" ".join(p.fragment for p, _ in wanted), scan, snapshot)
+        chosen = [i for i, (p, t) in enumerate(wanted) if can_run(p, t, sources)]
+        if not chosen:
+            return {}
+
+        def pieces(table: TableInfo) -> list[DataFile]:
+            return self.pieces(table, snapshot) if alone else []
+
+        try:
+            done = self.kernels.run(scan, [wanted[i] for i in chosen], sources, pieces)
+        except KernelError:
+            # Spark says what is wrong in its own words, or is not troubled by it.
+            return {}
+        return dict(zip(chosen, done, strict=True))
+
+    def _by_spark(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]]) -> list[list[Segment]]:
+        """One job: the partial results of all parts over a stream's rows, as segments of their states."""
+        if not wanted:
+            return []
+        passes = fuse(enumerate(p for p, _ in wanted))
+        reader = Reader(self.lake)
+        text = in_first_run(union(passes), False)
+        bound = bind_text(text, Overlay(reader, self._sources(text, scan, reader.snapshot())))
+        rows = query.run(self.spark, bound, self.relations, {})
+        return write_passes(rows.frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
+
+    def is_whole(self, table: TableInfo, found: Scan) -> bool:
+        """Whether a state has one row a group at most, so that nothing need be merged."""
+        return len(found.files) <= 1 or self._whole.get(table.id) == frozenset(f.path for f in found.files)
+
+    def _sources(self, text: str, scan: Scan, snapshot: Snapshot) -> dict[str, Scan]:
+        """What the names in a fragment stand for: new rows of one stream, none of others, hidden tables."""
+        found = {stream_name(scan.table.id): new_rows(scan)}
+        for table in self.lake.catalog.tables().values():
+            if table.id != scan.table.id and stream_name(table.id) in text:
+                found[stream_name(table.id)] = no_new_rows(table, snapshot)
+        for table in self.lake.catalog.hidden().values():
+            if table_name(table.id) in text:
+                found[table_name(table.id)] = self.lake.scan(table, snapshot)
+        return found
+
+    def _fail(self, kept: Kept, scan: Scan, upto: int, error: MillstreamError) -> None:
+        """Mark a view failed: it stays where it was, and so do the rows it has not seen."""
+        detail = f" ({error.detail})" if error.detail else ""
+        told = f"rows {scan.since} to {upto - 1} of {scan.table.name}: {error.message}{detail}"
+        self.lake.catalog.commit(lambda c: views.set_failure(c, kept.view.id, told))
+        self.failures[kept.view.id] = told
+
+    def resume(self, view: TableInfo) -> None:
+        """Try a failed view again."""
+        self.lake.catalog.commit(lambda c: views.set_failure(c, view.id, None))
+        self.failures.pop(view.id, None)
+        kept = self.kept(view)
+        self.catch_up([kept])
+
+    # Beginnings
+
+    def start(self, draft: Draft, reader: Reader) -> None:
+        """Fill the states of a view that is being made with what static rows beside its streams give."""
+        wanted = [(p, t) for p, t in zip(draft.plan.parts, draft.states, strict=True) if ONCE in p.fragment]
+        every = {t.id: t for t in reader.tables(reader.snapshot()).values()}
+        if wanted:
+            stream = every[wanted[0][0].streams[0]]
+            self._write(draft, wanted, no_new_rows(stream, reader.snapshot()), is_first=True)
+
+    def fill(self, draft: Draft, reader: Reader) -> None:
+        """Fill the states of a view that is being made from what its streaming tables hold."""
+        snapshot = reader.snapshot()
+        every = {t.id: t for t in reader.tables(snapshot).values()}
+        for stream_id in draft.plan.streams:
+            stream = every[stream_id]
+            upto = self.lake.catalog.table_stats(stream).next_row_id
+            scan = replace(
+                state.new_rows(self.lake, stream, snapshot, 0, self._last_ids), horizon=reader.horizon(stream)
+            )
+            draft.positions[stream_id] = max(upto, _last_id(scan, self._last_ids) + 1)
+            wanted = [
+                (p, t) for p, t in zip(draft.plan.parts, draft.states, strict=True) if stream_id in p.streams
+            ]
+            pieces = state.in_pieces(scan, MOST_ROWS)
+            for number, piece in enumerate(pieces):
+                self._write(draft, wanted, piece, is_first=False)
+                self.listener(Progress(f"history of {draft.name}", number + 1, len(pieces), "jobs"))
+
+    def _write(
+        self, draft: Draft, wanted: Sequence[tuple[Part, TableInfo]], scan: Scan, *, is_first: bool
+    ) -> None:
+        """Run fragments of a view that is being made; its tables are not in the catalogue yet."""
+        passes = fuse(enumerate(p for p, _ in wanted))
+        text, reader = in_first_run(union(passes), is_first), Reader(self.lake)
+        sources = self._sources(text, scan, reader.snapshot())
+        for number, table in enumerate(draft.statics):
+            staged = _staged(draft.written[table.name])
+            sources[static_name(number)] = Scan(table, reader.snapshot().id, staged)
+        rows = query.run(self.spark, bind_text(text, Overlay(reader, sources)), self.relations, {})
+        targets = [(t, self.lake.folder(t)) for _, t in wanted]
+        for (_, table), made in zip(wanted, write_passes(rows.frame, passes, targets, rows.splice), strict=True):
+            draft.written.setdefault(table.name, []).extend(made)
+
+    # Merging
+
+    def merge(self, kept: Kept, most: int = MOST_PIECES) -> int:
+        """Make one file of every state that has come to many; returns how many files went."""
+        with self.lock:
+            return sum(self._merge(p, t, most) for p, t in zip(kept.parts, kept.states, strict=True))
+
+    def _merge(self, part: Part, table: TableInfo, most: int) -> int:
+        snapshot = self.lake.catalog.current
+        with self.lake.catalog.pinned(snapshot.id):
+            gone = self.pieces(table, snapshot)
+            if len(gone) <= most:
+                return 0
+            reader = Reader(self.lake)
+            name = table_name(table.id)
+            bound = bind_text(part.merged(name), Overlay(reader, {name: self.lake.scan(table, snapshot)}))
+            rows = query.run(self.spark, bound, self.relations, {})
+            written = write_rows(rows.frame, table, self.lake.folder(table), rows.splice)
+        state.commit(self.lake, state.Progress((state.Change(table, tuple(written), tuple(gone)),)))
+        return len(gone)
+
+    def pieces(self, table: TableInfo, snapshot: Snapshot) -> list[DataFile]:
+        with self.lake.catalog.read() as connection:
+            return files.live(connection, table.id, snapshot.id)
+
+
+def _placed(part: Part, statics: Sequence[int]) -> Part:
+    """The part with the real names of its static parts."""
+    source, where = part.source, part.where
+    for number, table_id in enumerate(statics):
+        source = source.replace(static_name(number), table_name(table_id))
+        where = where.replace(static_name(number), table_name(table_id)) if where else where
+    return replace(part, source=source, where=where)
+
+
+def placed_upper(kept: Kept, merged: Iterable[int]) -> str:
+    """The upper fragment with the real names of its states; those in `merged` hold one row a group already."""
+    text, whole = kept.plan.upper, set(merged)
+    for number, (part, table) in enumerate(zip(kept.parts, kept.states, strict=True)):
+        name = table_name(table.id)
+        rows = name if number in whole and part.keys else f"({part.merged(name)})"
+        text = text.replace(merged_name(number), rows).replace(state_name(number), name)
+    return text
+
+
+def _last_id(scan: Scan, known: dict[int, int]) -> int:
+    """The largest row id of a scan's rows, -1 if it has none."""
+    ids = [known.get(f.id, f.row_id_start + f.rows - 1) for f in scan.files]
+    if scan.inlined_ids is not None and len(scan.inlined_ids):
+        ids.append(scan.inlined_ids[-1].as_py())
+    return max(ids, default=-1)
+
+
+def _staged(segments: Sequence[Segment]) -> tuple[DataFile, ...]:
+    return tuple(DataFile(-1 - i, s.path, s.rows, s.bytes, 0, 0) for i, s in enumerate(segments))

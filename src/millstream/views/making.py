@@ -1,0 +1,233 @@
+"""CREATE CONTINUOUS VIEW: the query checked by Spark, cut into fragments, static parts evaluated, state made.
+
+Everything is written before the one commit in which the view, its states and its positions appear; a
+view that fails to be made leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from sqlglot import exp
+
+from millstream.catalog import files, stats, streams, tables, views
+from millstream.catalog.records import ContinuousInfo
+from millstream.errors import Condition, StatementError
+from millstream.execute import query
+from millstream.execute.types import stored_type
+from millstream.execute.write import write_rows
+from millstream.plan.bind import bind, bind_text
+from millstream.plan.incremental import ViewPlan, in_first_run, static_name, stream_name
+from millstream.rewrite.refuse import refused
+from millstream.rewrite.views import Known, plan_view
+from millstream.schema import Column, ObjectKind, Schema
+from millstream.sql.parse import parse_one
+from millstream.sql.statements import Select
+from millstream.storage import segment, state
+from millstream.storage.reader import Reader
+from millstream.storage.transaction import conflict
+from millstream.views.overlay import Overlay, is_view, no_new_rows, no_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.records import Segment, TableInfo
+    from millstream.plan.bind import BoundQuery
+    from millstream.plan.incremental import Static
+    from millstream.sql.statements import CreateView
+    from millstream.views.keeping import Keeper
+
+STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
+OPENED = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
+
+
+@dataclass
+class Draft:
+    """A view that is ready to be created: its plan, its columns, and what has been written for it."""
+
+    name: str
+    definition: str
+    schema: Schema
+    plan: ViewPlan
+    states: list[TableInfo]
+    statics: list[TableInfo]
+    written: dict[str, list[Segment]]
+    positions: dict[int, int]
+    has_history: bool = False
+
+
+class Maker:
+    """Makes views; `keeper` runs their fragments."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._lake = keeper.lake
+        self._fragments: dict[tuple[str, tuple[Static, ...]], query.Rows] = {}
+
+    def plan(self, statement: CreateView) -> tuple[ViewPlan, Schema]:
+        """The fragments of a view's query and its columns; refuses what cannot be kept up to date."""
+        reader = Reader(self._lake)
+        known = reader.tables(reader.snapshot())
+        text = statement.query.text
+        empty = {
+            t.name: no_rows(t, reader.snapshot())
+            for r in statement.query.tables
+            if (t := known.get(r.name.lower())) is not None and (t.kind in STREAMING or is_view(t))
+        }
+        inside = (statement.name.text.lower(),)
+        bound = bind(statement.query, Overlay(reader, empty, is_blank=True), statement.text, {}, inside=inside)
+        self._check_windows(statement)
+        schema = self._schema(bound)
+        tree = statement.query.tree
+        if bound.edits:
+            edited = parse_one(query.splice(text, bound.edits)[0])
+            assert isinstance(edited, Select)
+            tree = edited.query.tree
+        if not isinstance(tree, exp.Query):
+            raise refused(
+                "this query is written in a way that cannot be taken apart", None, "Write it with SELECT."
+            )
+        try:
+            return plan_view(tree, _known(known), _opener(known, statement.name.text), self._types), schema
+        except StatementError as error:
+            if error.span is not None and not bound.edits:
+                error.span = error.span.shifted(statement.query.offset)
+            elif bound.edits:
+                error.span = None
+            raise
+
+    @staticmethod
+    def _check_windows(statement: CreateView) -> None:
+        for reference in statement.query.tables:
+            if reference.window is not None:
+                raise StatementError(
+                    Condition.NOT_SUPPORTED_YET,
+                    "windows are for continuous queries, which are not built yet",
+                    hint="Leave the window out: a continuous view accumulates.",
+                    span=reference.window.span.shifted(statement.query.offset),
+                )
+
+    def _schema(self, bound: BoundQuery) -> Schema:
+        rows = query.run(self._keeper.spark, bound, self._keeper.relations, {})
+        return Schema(tuple(Column(f.name, stored_type(f)) for f in rows.schema()))
+
+    def _types(self, sql: str, statics: Sequence[Static]) -> Mapping[str, str]:
+        """The types of a fragment's columns, as Spark's analysis has them."""
+        return {f.name: f.dataType.simpleString() for f in self._analysed(sql, statics).frame.schema}
+
+    def _analysed(self, sql: str, statics: Sequence[Static]) -> query.Rows:
+        """A fragment over no rows; each is analysed once."""
+        known = self._fragments.get((sql, tuple(statics)))
+        if known is not None:
+            return known
+        text = sql
+        for number, static in enumerate(statics):
+            text = text.replace(static_name(number), f"({static.sql})")
+        text, reader = in_first_run(text, True), Reader(self._lake)
+        snapshot = reader.snapshot()
+        empty = {
+            stream_name(t.id): no_new_rows(t, snapshot)
+            for t in reader.tables(snapshot).values()
+            if t.kind in STREAMING and stream_name(t.id) in text
+        }
+        bound = bind_text(text, Overlay(reader, empty))
+        made = query.run(self._keeper.spark, bound, self._keeper.relations, {})
+        self._fragments[sql, tuple(statics)] = made
+        return made
+
+    def draft(self, statement: CreateView) -> Draft:
+        """Everything that a view needs, written but not committed."""
+        self._fragments.clear()
+        plan, schema = self.plan(statement)
+        name, reader = statement.name.text, Reader(self._lake)
+        draft = Draft(name, statement.query.text, schema, plan, [], [], {}, {}, statement.with_history)
+        if statement.with_history:
+            self._check_history(plan, reader, statement)
+        try:
+            self._write_statics(draft, reader)
+            for number, part in enumerate(plan.parts):
+                fields = _stored(self._analysed(part.fragment, plan.statics).schema())
+                draft.states.append(state.provisional(name, number, "state", fields))
+            self._keeper.start(draft, reader)
+            if statement.with_history:
+                self._keeper.fill(draft, reader)
+        except BaseException:
+            self.discard(draft)
+            raise
+        return draft
+
+    @staticmethod
+    def _check_history(plan: ViewPlan, reader: Reader, statement: CreateView) -> None:
+        every = {t.id: t for t in reader.tables(reader.snapshot()).values()}
+        for stream_id in plan.streams:
+            if every[stream_id].kind is ObjectKind.STREAM:
+                raise StatementError(
+                    Condition.UNSUPPORTED_VIEW,
+                    f"{every[stream_id].name!r} is a stream and keeps no history",
+                    hint="Leave WITH HISTORY out, or make it a STREAMING TABLE.",
+                    span=statement.name.span,
+                )
+
+    def _write_statics(self, draft: Draft, reader: Reader) -> None:
+        for number, static in enumerate(draft.plan.statics):
+            rows = query.run(self._keeper.spark, bind_text(static.sql, reader), self._keeper.relations, {})
+            table = state.provisional(draft.name, number, "static", _stored(rows.schema()))
+            draft.statics.append(table)
+            draft.written[table.name] = write_rows(rows.frame, table, self._lake.folder(table), rows.splice)
+
+    def discard(self, draft: Draft) -> None:
+        for table in (*draft.states, *draft.statics):
+            segment.remove(self._lake.folder(table), draft.written.get(table.name, []))
+
+    def create(self, commit: Commit, draft: Draft) -> TableInfo:
+        """Enter the view with its states and positions; the caller has seen to it that the name is free."""
+        made = {t.name: tables.create(commit, t) for t in (*draft.states, *draft.statics)}
+        for name, segments in draft.written.items():
+            if segments:
+                files.add(commit, made[name], segments)
+        ids = [tuple(made[t.name].id for t in every) for every in (draft.states, draft.statics)]
+        info = ContinuousInfo(draft.plan.to_json(), ids[0], ids[1], draft.has_history)
+        view = views.create(commit, views.continuous(draft.name, draft.definition, draft.schema, info))
+        known = {t.id: t for t in self._lake.catalog.tables(commit.base).values()}
+        for stream_id in draft.plan.streams:
+            if stream_id not in known:
+                raise conflict(view)
+            upto = commit.stats_of(stream_id, stats.column_types(known[stream_id])).next_row_id
+            position = draft.positions.get(stream_id, upto)
+            streams.set_consumer(commit, stream_id, views.consumer(view.id), position)
+        return view
+
+
+def _stored(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(f.name, stored_type(f)) for f in schema])
+
+
+def _known(every: Mapping[str, TableInfo]) -> dict[str, Known]:
+    return {
+        name: Known(t.id, t.name, t.schema.names, t.kind in STREAMING, t.time.column if t.time else None)
+        for name, t in every.items()
+        if t.kind not in OPENED
+    }
+
+
+def _opener(every: Mapping[str, TableInfo], making: str) -> Callable[[str], exp.Query | None]:
+    def opened(name: str) -> exp.Query | None:
+        found = every.get(name.lower())
+        if found is None or found.kind not in OPENED:
+            return None
+        if name.lower() == making.lower():
+            raise StatementError(
+                Condition.QUERY_REFUSED,
+                f"the view {making!r} reads itself",
+                hint="Give the view another name, or leave the other view out of it.",
+            )
+        statement = parse_one(found.definition or "")
+        tree = statement.query.tree if isinstance(statement, Select) else None
+        if not isinstance(tree, exp.Query):
+            raise refused(f"the view {name!r} cannot be taken apart", None, "Write its query out in this one.")
+        return tree
+
+    return opened
