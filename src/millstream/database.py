@@ -19,6 +19,7 @@ from millstream.clock import SystemClock
 from millstream.deliver.result import Result
 from millstream.engine import Engine
 from millstream.errors import Condition, StatementError
+from millstream.execute import functions
 from millstream.execute.session import Spark
 from millstream.ingest.progress import Listener, Progress, ignore
 from millstream.plan.later import not_supported_yet
@@ -144,6 +145,14 @@ class Database:
         """The deliveries of a continuous query still retained; comes with continuous queries."""
         del since
         raise not_supported_yet(Subscribe(Name(query)))
+
+    def create_function(self, name: str, function: Callable[..., Any], returns: str = "STRING") -> None:
+        """Make a Python function usable in SQL under a name; `returns` is the SQL type of what it gives.
+
+        It belongs to the open database: after opening it again, create it again before views that call it go on.
+        """
+        self._check_open()
+        functions.create(self._spark, name, function, returns)
 
     @contextmanager
     def transaction(self) -> Iterator[Database]:

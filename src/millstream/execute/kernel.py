@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from millstream.execute.failures import translated
 from millstream.execute.write import RECORD, RECORD_SCHEMA, _remove_others
+from millstream.schema import TIMESTAMP
 from millstream.storage import segment
 
 if TYPE_CHECKING:
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
     from millstream.catalog.records import Segment, TableInfo
 
 PARTIAL = "__partial"
+DUCKDB_TYPES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.date32(): "DATE",
+    TIMESTAMP: "TIMESTAMPTZ",
+}
 MOST_MEMORY = "1GB"
 
 
@@ -162,9 +174,12 @@ def files(paths: Sequence[str]) -> str:
     return f"read_parquet([{listed}], union_by_name = true)"
 
 
-def bucket(keys: Sequence[str], number: int, of: int) -> str | None:
-    """The test that gives one of so many tasks its share of the groups."""
-    return None if of == 1 else f"hash({', '.join(keys)}) % {of} = {number}"
+def bucket(keys: Sequence[tuple[str, pa.DataType]], number: int, of: int) -> str | None:
+    """The test that gives one of so many tasks its share of the groups; hashes go by type as well."""
+    if of == 1:
+        return None
+    hashed = ", ".join(f"CAST({name} AS {DUCKDB_TYPES[type_]})" for name, type_ in keys)
+    return f"hash({hashed}) % {of} = {number}"
 
 
 def _run_pass(connection: Any, made: KernelPass, number: int, token: str) -> Iterator[tuple[int, Segment, int]]:
@@ -186,6 +201,7 @@ def _output_sql(output: Output, keys: Sequence[str], number: int, of: int) -> st
     if output.merge is None:
         return new
     # The hash must be that of the pass, so the keys stand in the order of the pass.
-    test = bucket([names[output.columns.index(k)] for k in keys], number, of)
+    places = [output.columns.index(k) for k in keys]
+    test = bucket([(names[i], output.table.schema.columns[i].type) for i in places], number, of)
     old = f"SELECT {', '.join(names)} FROM {files(output.old)}" + (f" WHERE {test}" if test else "")
     return output.merge.format(rows=f"({new} UNION ALL {old}) AS m")

@@ -61,6 +61,8 @@ class Spark:
         self._on_start = on_start
         self._session: SparkSession | None = None
         self._lock = threading.Lock()
+        self.functions: set[str] = set()
+        """The names of Python functions that have been registered."""
 
     @property
     def started(self) -> bool:

@@ -14,15 +14,13 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from millstream.schema import TIMESTAMP
+from millstream.execute.kernel import DUCKDB_TYPES
 from millstream.sql.dialect import Millstream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PROVEN_TYPES = frozenset({
-    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.date32(), TIMESTAMP,
-})  # fmt: skip
+PROVEN_TYPES = frozenset(DUCKDB_TYPES)
 PROVEN_NODES: frozenset[type[exp.Expr]] = frozenset({
     # the shape of a query
     exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Subquery, exp.Table, exp.TableAlias,

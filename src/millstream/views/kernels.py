@@ -83,7 +83,7 @@ class Kernels:
         pieces: Callable[[TableInfo], list[DataFile]],
     ) -> list[Done]:
         """The partial results of parts over a stream's rows, merged with what is there where that is little."""
-        old = [self._to_merge(t, pieces(t), scan) for _, t in wanted]
+        old = [self._to_merge(pieces(t), scan) for _, t in wanted]
         tasks = self._tasks(scan)
         passes = [self._pass(made, wanted, old, tasks) for made in fuse(enumerate(p for p, _ in wanted))]
         text = " ".join(sql for p in passes for sql in p.sql)
@@ -96,27 +96,15 @@ class Kernels:
             for path in scratch:
                 path.unlink(missing_ok=True)
         self.workers = {process for _, _, process in outcomes}
-        return [
-            self._done(number, outcomes, merged, pieces(t))
-            for number, ((_, t), merged) in enumerate(zip(wanted, old, strict=True))
-        ]
-
-    def _done(
-        self,
-        number: int,
-        outcomes: Sequence[tuple[int, Segment, int]],
-        merged: list[DataFile] | None,
-        had: list[DataFile],
-    ) -> Done:
-        new = tuple(s for target, s, _ in outcomes if target == number)
-        if merged is None:
-            return Done(new, (), not had)
-        return Done(new, tuple(merged), True)
+        found = []
+        for number, ((_, table), merged) in enumerate(zip(wanted, old, strict=True)):
+            new = tuple(s for target, s, _ in outcomes if target == number)
+            found.append(Done(new, tuple(merged or ()), merged is not None or not pieces(table)))
+        return found
 
     @staticmethod
-    def _to_merge(table: TableInfo, had: list[DataFile], scan: Scan) -> list[DataFile] | None:
+    def _to_merge(had: list[DataFile], scan: Scan) -> list[DataFile] | None:
         """The pieces to merge with; None if they are too many rows for this basket."""
-        del table
         rows = sum(f.rows for f in had)
         return had if had and rows <= max(scan.rows, LEAST_MERGED_ROWS) else None
 
@@ -135,7 +123,10 @@ class Kernels:
         of = tasks if made.keys else 1
         words = translate.to_duckdb(in_first_run(made.where(f"{MARK} = 0") if of > 1 else made.sql, False))
         assert words is not None
-        tests = [kernel.bucket(made.keys, number, of) for number in range(of)]
+        table = wanted[made.members[0].target][1]
+        types = [table.schema.columns[made.members[0].columns.index(k)].type for k in made.keys]
+        keys = list(zip(made.keys, types, strict=True))
+        tests = [kernel.bucket(keys, number, of) for number in range(of)]
         sql = tuple(words.replace(f"{MARK} = 0", t or "") for t in tests)
         outputs = []
         for member in made.members:
