@@ -449,6 +449,8 @@ class Engine:
                 "a transaction is open already",
                 hint="COMMIT or ROLLBACK it first.",
             )
+        # What a transaction reads is of its beginning, views included.
+        self.views.keeper.catch_up_all()
         self._local.transaction = self.lake.transaction(is_long=True)
         return Result("BEGIN")
 

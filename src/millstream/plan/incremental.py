@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 ONCE = "__ms_once__"
 """The place-holder of a condition that holds when a view is made, and never again."""
@@ -116,14 +116,15 @@ class Part:
         return f"SELECT {', '.join(columns) or '1'} FROM {chosen}{group}"
 
 
-def explained(name: str, plan: ViewPlan, names: Mapping[int, str]) -> str:
-    """The fragments as text for people; `names` are those of the streams."""
+def explained(name: str, plan: ViewPlan, names: Mapping[int, str], executors: Sequence[str]) -> str:
+    """The fragments as text for people; `names` are those of the streams, `executors` run the stream fragments."""
     lines = [f"Continuous view {name}"]
     for number, static in enumerate(plan.statics, start=1):
         lines += [f"Static fragment {number}: runs once, pins {', '.join(static.tables)}", f"  {static.sql}"]
     for number, part in enumerate(plan.parts, start=1):
         of = " and ".join(names.get(s, str(s)) for s in part.streams)
-        lines += [f"Stream fragment {number}: runs on each basket of {of}", f"  {part.fragment}"]
+        by = executors[number - 1]
+        lines += [f"Stream fragment {number}: runs on each basket of {of}, by {by}", f"  {part.fragment}"]
         kept = ", ".join((*part.keys, *(p.name for p in part.partials)))
         lines += [
             f"  keeps state {number}: {kept} ({part.why})",

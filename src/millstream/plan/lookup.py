@@ -48,7 +48,7 @@ def of_query(query: Query, scan: Scan, parameters: Mapping[str, Any], time: str 
     if not isinstance(source, exp.Table) or not _is_plain(tree, source) or query.text.count(",") != _commas(tree):
         return None
     alias, schema = source.alias_or_name.lower(), scan.table.schema
-    columns = list(_columns(tree, alias, schema))
+    columns = list(_columns(tree, alias, schema, nested=scan.token is not None))
     comparisons = _comparisons(tree, alias, schema, parameters, time)
     if not columns or None in columns or comparisons is None:
         return None
@@ -74,27 +74,30 @@ def _commas(tree: exp.Select) -> int:
     return sum(len(part) - 1 for part in lists) + len(list(tree.find_all(exp.Overlaps)))
 
 
-def _columns(tree: exp.Select, alias: str, schema: Schema) -> Iterator[tuple[str, str] | None]:
+def _columns(tree: exp.Select, alias: str, schema: Schema, *, nested: bool) -> Iterator[tuple[str, str] | None]:
+    def simple(name: str, called: str) -> tuple[str, str] | None:
+        return _simple(schema, name, called, nested=nested)
+
     for expression in tree.expressions:
         if isinstance(expression, exp.Star) and not any(expression.args.values()):
-            yield from (_simple(schema, n, n) for n in schema.names)
+            yield from (simple(n, n) for n in schema.names)
         elif isinstance(expression, exp.Column) and isinstance(expression.this, exp.Star):
             whole = not any(expression.this.args.values()) and _belongs(expression, alias)
-            yield from (_simple(schema, n, n) for n in schema.names) if whole else [None]
+            yield from (simple(n, n) for n in schema.names) if whole else [None]
         else:
             column = expression.this if isinstance(expression, exp.Alias) else expression
             known = isinstance(column, exp.Column) and _belongs(column, alias)
-            yield _simple(schema, column.name, expression.alias_or_name) if known else None
+            yield simple(column.name, expression.alias_or_name) if known else None
 
 
 def _belongs(column: exp.Column, alias: str) -> bool:
     return not column.args.get("db") and column.table.lower() in ("", alias)
 
 
-def _simple(schema: Schema, name: str, called: str) -> tuple[str, str] | None:
-    """A column that Arrow and Spark give back alike; nested ones differ in the names of their parts."""
+def _simple(schema: Schema, name: str, called: str, *, nested: bool) -> tuple[str, str] | None:
+    """A column that Arrow and Spark give back alike; nested ones in files differ in the names of their parts."""
     found = schema.get(name)
-    return None if found is None or pa.types.is_nested(found.type) else (found.name, called)
+    return None if found is None or (pa.types.is_nested(found.type) and not nested) else (found.name, called)
 
 
 def _comparisons(

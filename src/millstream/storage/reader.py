@@ -29,6 +29,11 @@ class Reader:
         self._moment = transaction.moment if transaction is not None else lake.catalog.now
         self._horizons: dict[int, int | None] = {}
 
+    @property
+    def is_at_a_commit(self) -> bool:
+        """Whether all it gives is committed."""
+        return self._transaction is None
+
     def snapshot(self, version: int | None = None, time: datetime | None = None) -> Snapshot:
         if version is None and time is None:
             return self._moment.snapshot

@@ -104,6 +104,7 @@ def commit(lake: Lake, progress: Progress) -> bool:
         _discard(lake, written)
     if any(c.gone for c in progress.changes):
         sweep(lake, [c.table for c in progress.changes])
+    lake.committed([])
     return done
 
 

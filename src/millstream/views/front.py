@@ -187,11 +187,12 @@ class ContinuousViews:
                     hint="EXPLAIN INCREMENTAL SELECT … shows how a query would be kept up to date.",
                     span=statement.name.span,
                 )
-            return incremental.explained(view.name, self.keeper.kept(view).plan, names)
+            kept = self.keeper.kept(view)
+            return incremental.explained(view.name, kept.plan, names, self.keeper.executors(kept))
         assert statement.query is not None
         asked = st.CreateView(st.Name("this query"), statement.query, continuous=True, text=statement.text)
         plan, _ = self.maker.plan(asked)
-        return incremental.explained("this query", plan, names)
+        return incremental.explained("this query", plan, names, self.maker.executors(plan))
 
     def listed(self) -> list[tuple[str, str, str, int, int, int, str | None, str]]:
         """For SHOW VIEWS: name, status, streams, rows behind, rows and bytes of state, last refresh, query."""

@@ -38,7 +38,7 @@ from millstream.views.kernels import Kernels, can_run
 from millstream.views.overlay import Overlay, new_rows, no_new_rows, table_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from millstream.catalog.records import Segment, Snapshot, TableInfo
     from millstream.execute.relation import Relations
@@ -145,6 +145,9 @@ class Keeper:
         for stream_id in sorted(behind):
             self.advance(stream_id)
 
+    def catch_up_all(self) -> None:
+        self.catch_up(self.every())
+
     def advance(self, stream_id: int) -> int:
         """Bring every view of a stream up to date; returns how many rows were new to some."""
         with self.lock:
@@ -184,6 +187,11 @@ class Keeper:
         if state.commit(self.lake, state.Progress(tuple(changes), moved)):
             for view_id, positions in moved.items():
                 self.positions.setdefault(view_id, {}).update(positions)
+            return
+        left = {k.view.id for k in self.every()}
+        if still := [k for k in group if k.view.id in left]:
+            # A view was dropped meanwhile, and what was made for the others went with it.
+            self._run(stream, scan, still, upto)
 
     def _changes(self, stream: TableInfo, scan: Scan, group: Sequence[Kept]) -> list[state.Change]:
         wanted = [(p, t) for k in group for p, t in zip(k.parts, k.states, strict=True) if stream.id in p.streams]
@@ -234,6 +242,20 @@ class Keeper:
         rows = query.run(self.spark, bound, self.relations, {})
         return write_passes(rows.frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
 
+    def executors(self, kept: Kept) -> list[str]:
+        """Which executor runs each part of a view."""
+        snapshot = self.lake.catalog.current
+        every = {t.id: t for t in self.lake.catalog.tables().values()}
+        scans = [no_new_rows(every[p.streams[0]], snapshot) for p in kept.parts]
+        return [
+            self.executor_of(p, t, self._sources(p.fragment, s, snapshot))
+            for p, t, s in zip(kept.parts, kept.states, scans, strict=True)
+        ]
+
+    def executor_of(self, part: Part, table: TableInfo, sources: Mapping[str, Scan]) -> str:
+        by_kernel = self.executor != SPARK_SQL and can_run(part, table, sources)
+        return "kernel" if by_kernel else "spark-sql"
+
     def is_whole(self, table: TableInfo, found: Scan) -> bool:
         """Whether a state has one row a group at most, so that nothing need be merged."""
         return len(found.files) <= 1 or self._whole.get(table.id) == frozenset(f.path for f in found.files)
@@ -279,11 +301,10 @@ class Keeper:
         every = {t.id: t for t in reader.tables(snapshot).values()}
         for stream_id in draft.plan.streams:
             stream = every[stream_id]
-            upto = self.lake.catalog.table_stats(stream).next_row_id
-            scan = replace(
-                state.new_rows(self.lake, stream, snapshot, 0, self._last_ids), horizon=reader.horizon(stream)
-            )
-            draft.positions[stream_id] = max(upto, _last_id(scan, self._last_ids) + 1)
+            scan = state.new_rows(self.lake, stream, snapshot, 0, self._last_ids)
+            scan = replace(scan, horizon=reader.horizon(stream))
+            # Rows that come after the snapshot have later numbers than all of its own.
+            draft.positions[stream_id] = _last_id(scan, self._last_ids) + 1
             wanted = [
                 (p, t) for p, t in zip(draft.plan.parts, draft.states, strict=True) if stream_id in p.streams
             ]
@@ -309,16 +330,16 @@ class Keeper:
 
     # Merging
 
-    def merge(self, kept: Kept, most: int = MOST_PIECES) -> int:
-        """Make one file of every state that has come to many; returns how many files went."""
+    def merge(self, kept: Kept) -> int:
+        """Make one piece of every state that has come to many; returns how many files went."""
         with self.lock:
-            return sum(self._merge(p, t, most) for p, t in zip(kept.parts, kept.states, strict=True))
+            return sum(self._merge(p, t) for p, t in zip(kept.parts, kept.states, strict=True))
 
-    def _merge(self, part: Part, table: TableInfo, most: int) -> int:
+    def _merge(self, part: Part, table: TableInfo) -> int:
         snapshot = self.lake.catalog.current
         with self.lake.catalog.pinned(snapshot.id):
             gone = self.pieces(table, snapshot)
-            if len(gone) <= most:
+            if len(gone) <= MOST_PIECES:
                 return 0
             reader = Reader(self.lake)
             name = table_name(table.id)

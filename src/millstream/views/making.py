@@ -138,6 +138,18 @@ class Maker:
         self._fragments[sql, tuple(statics)] = made
         return made
 
+    def executors(self, plan: ViewPlan) -> list[str]:
+        """Which executor would run each part of a plan."""
+        reader = Reader(self._lake)
+        every = {t.id: t for t in reader.tables(reader.snapshot()).values()}
+        found = []
+        for number, part in enumerate(plan.parts):
+            fields = _stored(self._analysed(part.fragment, plan.statics).schema())
+            table = state.provisional("view", number, "state", fields)
+            sources = {stream_name(s): no_new_rows(every[s], reader.snapshot()) for s in part.streams}
+            found.append(self._keeper.executor_of(part, table, sources))
+        return found
+
     def draft(self, statement: CreateView) -> Draft:
         """Everything that a view needs, written but not committed."""
         self._fragments.clear()

@@ -73,7 +73,8 @@ class Readings:
 
     def _is_at(self, found: _Result, kept: Kept, reader: Reader) -> bool:
         """Whether a result was made at the very moment, so that nothing need be looked up."""
-        return found.snapshot_id == reader.snapshot().id and found.made_of[-1] == self._clock(kept.plan.clock)
+        is_same = reader.is_at_a_commit and found.snapshot_id == reader.snapshot().id
+        return is_same and found.made_of[-1] == self._clock(kept.plan.clock)
 
     def _lock_of(self, view_id: int) -> threading.Lock:
         with self._lock:
@@ -119,7 +120,8 @@ class Readings:
             rows = query.run(self._keeper.spark, bound, self._keeper.relations, {}).to_arrow()
         data = rows.rename_columns(list(kept.view.schema.names)).cast(kept.view.schema.arrow)
         scan = Scan(kept.view, snapshot.id, (), inlined=data, token=uuid.uuid4().hex)
-        self._kept[kept.view.id] = _Result(made_of, snapshot.id, scan)
+        if reader.is_at_a_commit:
+            self._kept[kept.view.id] = _Result(made_of, snapshot.id, scan)
         return scan
 
     def _by_kernel(self, text: str, kept: Kept, reader: Reader, scans: Mapping[str, Scan]) -> pa.Table | None:

@@ -1,0 +1,320 @@
+"""Continuous views from the inside: what a basket costs, what is kept, who runs what, and what happens on failure."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import millstream
+from millstream.errors import Condition, MillstreamError
+from millstream.schema import ObjectKind
+from millstream.views import keeping, kernels
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from millstream.clock import ManualClock
+    from millstream.database import Database
+
+START = datetime(2024, 5, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def events(db: Database) -> Database:
+    db.sql("CREATE STREAM events (k INT, v BIGINT, d DOUBLE, s STRING, ts TIMESTAMP) TIMESTAMP BY ts")
+    return db
+
+
+def rows(count: int, first: int = 0) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table({
+        "k": pa.array([None if i % 7 == 3 else i % 5 for i in numbers], pa.int32()),
+        "v": pa.array([i % 100 for i in numbers], pa.int64()),
+        "d": pa.array([i / 4 for i in numbers], pa.float64()),
+        "s": pa.array([f"s{i % 3}" for i in numbers]),
+        "ts": pa.array([START + timedelta(seconds=i) for i in numbers], pa.timestamp("us", tz="UTC")),
+    })  # fmt: skip
+
+
+def jobs(db: Database) -> int:
+    """How many jobs Spark has run since it started."""
+    return len(db.spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+
+
+def read(db: Database, view: str) -> list[tuple[Any, ...]]:
+    return sorted(db.sql(f"SELECT * FROM {view}").fetchall(), key=repr)
+
+
+def expected(db: Database, query: str, data: pa.Table) -> list[tuple[Any, ...]]:
+    """The plain query over the same rows in a table."""
+    db.sql("CREATE OR REPLACE TABLE events_rows (k INT, v BIGINT, d DOUBLE, s STRING, ts TIMESTAMP)")
+    db.insert("events_rows", data)
+    return sorted(db.sql(query.replace("events", "events_rows")).fetchall(), key=repr)
+
+
+QUERY = "SELECT k, count(*) AS n, sum(v) AS total, min(d) AS low, max(s) AS high FROM events GROUP BY k"
+
+
+@pytest.mark.parametrize("executor", ["kernel", "spark_sql"])
+def test_a_basket_costs_as_many_jobs_for_twenty_views_as_for_one(events: Database, executor: str) -> None:
+    events.sql(f"SET executor = {executor}")
+    costs = []
+    for number in range(20):
+        events.sql(
+            f"CREATE CONTINUOUS VIEW v{number} AS SELECT k, sum(v + {number}) AS n FROM events"
+            f" WHERE v > {number} GROUP BY k"
+        )
+        if number in (0, 19):
+            events.insert("events", rows(20_000))
+            before = jobs(events)
+            events.drain()
+            costs.append(jobs(events) - before)
+    assert costs[0] == costs[1] >= 1
+    for number in (0, 7, 19):
+        found = dict(read(events, f"v{number}"))
+        since = rows(20_000) if number else pa.concat_tables([rows(20_000), rows(20_000)])
+        query = f"SELECT k, sum(v + {number}) AS n FROM events WHERE v > {number} GROUP BY k"
+        assert found == dict(expected(events, query, since))
+
+
+def test_a_read_with_nothing_new_costs_no_job(events: Database) -> None:
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    events.sql("CREATE CONTINUOUS VIEW lists AS SELECT k, collect_set(v) AS vs FROM events GROUP BY k")
+    events.insert("events", rows(50))
+    first, lists = read(events, "v"), read(events, "lists")
+    before = jobs(events)
+    assert read(events, "v") == first
+    assert read(events, "lists") == lists
+    assert events.sql("SELECT total FROM v WHERE k = 1").fetchall() == [(r[2],) for r in first if r[0] == 1]
+    assert jobs(events) == before
+
+
+def test_small_baskets_of_proven_types_need_no_job_at_all(events: Database) -> None:
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    before = jobs(events)
+    events.insert("events", rows(50))
+    found = read(events, "v")
+    assert jobs(events) == before
+    assert found == expected(events, QUERY, rows(50))
+
+
+def test_the_kernel_runs_in_sparks_workers(events: Database) -> None:
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    events.insert("events", rows(kernels.HERE_ROWS + 1))
+    events.drain()
+    workers = events._engine.views.keeper.kernels.workers
+    assert workers
+    assert os.getpid() not in workers
+    assert read(events, "v") == expected(events, QUERY, rows(kernels.HERE_ROWS + 1))
+
+
+def test_a_pass_is_shared_among_tasks_by_its_keys(events: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ONE_TASK_ROWS", 10)
+    monkeypatch.setattr(kernels, "HERE_ROWS", 10)
+    monkeypatch.setattr(kernels.os, "cpu_count", lambda: 3)
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    events.sql("CREATE CONTINUOUS VIEW w AS SELECT s, k, sum(d) AS t FROM events WHERE v > 20 GROUP BY s, k")
+    events.sql("CREATE CONTINUOUS VIEW x AS SELECT k, s, max(v) AS t FROM events GROUP BY k, s")
+    every = []
+    for number in range(3):
+        every.append(rows(400, 400 * number))
+        events.insert("events", every[-1])
+        data = pa.concat_tables(every)
+        assert read(events, "v") == expected(events, QUERY, data)
+        query = "SELECT s, k, sum(d) AS t FROM events WHERE v > 20 GROUP BY s, k"
+        assert read(events, "w") == expected(events, query, data)
+        assert read(events, "x") == expected(events, "SELECT k, s, max(v) AS t FROM events GROUP BY k, s", data)
+
+
+@pytest.mark.parametrize("executor", ["kernel", "spark_sql"])
+def test_old_baskets_are_not_read_again(events: Database, executor: str) -> None:
+    events.sql("CREATE STREAMING TABLE kept (k INT, v BIGINT, ts TIMESTAMP) TIMESTAMP BY ts RANGE UNBOUNDED")
+    events.sql(f"SET executor = {executor}")
+    query = "SELECT k, sum(v) AS n, count(DISTINCT v) AS m FROM kept GROUP BY k"
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {query}")
+    data = rows(30_000).select(["k", "v", "ts"])
+    events.insert("kept", data)
+    first = read(events, "v")
+    poison(events, "kept")
+    events.insert("kept", data)
+    assert read(events, "v") == [(k, 2 * n, m) for k, n, m in first]
+
+
+def poison(db: Database, table: str) -> None:
+    """Write over the files of a table, so that whoever reads them fails."""
+    lake = db._lake
+    info = lake.catalog.tables()[table]
+    found = list(lake.folder(info).glob("*.parquet"))
+    assert found
+    for file in found:
+        file.write_bytes(b"poison" * 100)
+
+
+def test_baskets_go_when_every_view_has_seen_them(events: Database, clock: ManualClock) -> None:
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    events.insert("events", rows(40_000))
+    folder = events._lake.folder(events._lake.catalog.tables()["events"])
+    assert list(folder.glob("*.parquet"))
+    first = read(events, "v")
+    clock.advance(timedelta(minutes=1))
+    events.drain()
+    assert not list(folder.glob("*.parquet"))
+    assert read(events, "v") == first
+
+
+def test_states_are_merged_when_they_have_come_to_many_pieces(
+    events: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "MOST_PIECES", 3)
+    events.sql("SET executor = spark_sql")
+    query = (
+        "SELECT k, avg(d) AS a, stddev(d) AS b, count(DISTINCT s) AS c, max_by(s, ts) AS m FROM events GROUP BY k"
+    )
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {query}")
+    every = []
+    for number in range(6):
+        every.append(rows(30, 30 * number))
+        events.insert("events", every[-1])
+        events.drain()
+    pieces = [
+        f for t in states(events) for f in events._engine.views.keeper.pieces(t, events._lake.catalog.current)
+    ]
+    assert len(pieces) <= 3 * len(states(events)) + 3
+    files = [p for t in states(events) for p in events._lake.folder(t).glob("*.parquet")]
+    assert len(files) == len(pieces), "what has been merged is gone from the disk"
+    found, plain = read(events, "v"), expected(events, query, pa.concat_tables(every))
+    assert [(r[0], *r[3:]) for r in found] == [(r[0], *r[3:]) for r in plain]
+    for mine, other in zip(found, plain, strict=True):
+        assert mine[1:3] == pytest.approx(other[1:3])
+
+
+def states(db: Database) -> list[Any]:
+    return list(db._lake.catalog.hidden().values())
+
+
+def test_states_grow_with_groups_and_not_with_rows(events: Database) -> None:
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    sizes = []
+    for number in range(4):
+        events.insert("events", rows(5_000, 5_000 * number))
+        events.drain()
+        sizes.append(events.sql("SHOW VIEWS").to_arrow().column("state_rows")[0].as_py())
+    assert sizes == [6, 6, 6, 6]
+
+
+def test_what_is_hidden_is_not_listed(events: Database) -> None:
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    assert [o.name for o in events.objects()] == ["events", "v"]
+    assert events.sql("SHOW TABLES").fetchall() == []
+    assert events.objects()[1].kind is ObjectKind.CONTINUOUS_VIEW
+    with pytest.raises(MillstreamError, match=r"There are events, v\."):
+        events.sql("SELECT * FROM zzzzzz")
+
+
+def test_a_function_that_raises_fails_its_view_alone(events: Database) -> None:
+    def picky(value: int) -> int:
+        if value == 13:
+            raise ValueError("unlucky")
+        return value
+
+    events.create_function("picky", picky, returns="BIGINT")
+    events.sql("CREATE CONTINUOUS VIEW bad AS SELECT k, sum(picky(v)) AS n FROM events GROUP BY k")
+    events.sql("CREATE CONTINUOUS VIEW good AS SELECT k, sum(v) AS n FROM events GROUP BY k")
+    events.insert("events", rows(10))
+    assert read(events, "bad") == read(events, "good")
+    events.insert("events", rows(10, 10))
+    with pytest.raises(MillstreamError, match=r"'bad' has failed") as failed:
+        read(events, "bad")
+    assert failed.value.condition is Condition.VIEW_FAILED
+    assert "rows 10 to 19 of events" in str(failed.value)
+    assert "unlucky" in str(failed.value)
+    assert events.sql("SHOW VIEWS").to_arrow().column("status").to_pylist() == ["failed", "running"]
+    assert read(events, "good") == expected(events, "SELECT k, sum(v) AS n FROM events GROUP BY k", rows(20))
+    events.create_function("picky", lambda value: value, returns="BIGINT")
+    events.sql("RESUME bad")
+    assert read(events, "bad") == read(events, "good")
+
+
+def test_functions_have_new_names_and_real_types(db: Database) -> None:
+    for name, function, returns, condition in [
+        ("sum", lambda x: x, "INT", Condition.DUPLICATE_NAME),
+        ("f", lambda x: x, "NOPE", Condition.UNKNOWN_TYPE),
+        ("f", 5, "INT", Condition.INVALID_ARGUMENT),
+    ]:
+        with pytest.raises(MillstreamError) as refused:
+            db.create_function(name, function, returns)  # type: ignore[arg-type]
+        assert refused.value.condition is condition
+    db.create_function("twice", lambda x: 2 * x, "INT")
+    assert db.sql("SELECT twice(21)").fetchall() == [(42,)]
+
+
+def test_a_view_is_there_after_reopening(database_path: Path, spark: SparkSession, clock: ManualClock) -> None:
+    query = "SELECT k, sum(v) AS n, stddev(d) AS e FROM events GROUP BY k"
+    for number in range(3):
+        with millstream.connect(database_path, spark=spark, clock=clock, background=False) as db:
+            if number == 0:
+                db.sql("CREATE STREAM events (k INT, v BIGINT, d DOUBLE, s STRING, ts TIMESTAMP) TIMESTAMP BY ts")
+                db.sql(f"CREATE CONTINUOUS VIEW v AS {query}")
+            db.insert("events", rows(40, 40 * number))
+            if number != 1:
+                for mine, other in zip(read(db, "v"), expected(db, query, rows(40 * (number + 1))), strict=True):
+                    assert mine[:2] == other[:2]
+                    assert mine[2] == pytest.approx(other[2])
+                db.sql("DROP TABLE events_rows")
+
+
+def test_history_fills_a_view_while_rows_come(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    db.sql("CREATE STREAMING TABLE kept (k INT, v BIGINT, ts TIMESTAMP) TIMESTAMP BY ts RANGE UNBOUNDED")
+    for number in range(4):
+        db.insert("kept", rows(2_000, 2_000 * number).select(["k", "v", "ts"]))
+    monkeypatch.setattr(keeping, "MOST_ROWS", 3_000)
+    told: list[Any] = []
+
+    def listen(progress: Any) -> None:
+        told.append(progress)
+        db.insert("kept", rows(10, 8_000 + 10 * len(told)).select(["k", "v", "ts"]))
+
+    db._engine.views.keeper.listener = listen
+    query = "SELECT k, count(*) AS n, sum(v) AS t FROM kept GROUP BY k"
+    db.sql(f"CREATE CONTINUOUS VIEW v AS {query} WITH HISTORY")
+    assert len(told) == 4
+    assert [(p.done, p.total) for p in told] == [(i, 4) for i in range(1, 5)]
+    assert read(db, "v") == sorted(db.sql(query).fetchall(), key=repr)
+
+
+def test_a_transaction_sees_views_as_they_were_when_it_began(events: Database) -> None:
+    events.sql("CREATE TABLE names (k INT, name STRING)")
+    events.sql("INSERT INTO names VALUES (1, 'one')")
+    events.sql("CREATE CONTINUOUS VIEW v AS SELECT name, n FROM (SELECT k, count(*) AS n FROM events GROUP BY k) g"
+               " JOIN names ON names.k = g.k")  # fmt: skip
+    events.insert("events", rows(10))
+    before = read(events, "v")
+    events.sql("BEGIN")
+    events.sql("INSERT INTO names VALUES (2, 'two')")
+    events.insert("events", rows(10, 10))
+    assert [r for r in read(events, "v") if r[0] == "one"] == before
+    assert len(read(events, "v")) == 2
+    events.sql("ROLLBACK")
+    assert read(events, "v") == before
+
+
+def test_views_of_one_read_are_at_one_position(events: Database) -> None:
+    events.sql("CREATE CONTINUOUS VIEW a AS SELECT count(*) AS n FROM events")
+    events.sql("CREATE CONTINUOUS VIEW b AS SELECT sum(1) AS n, stddev(d) AS s FROM events")
+    for _ in range(3):
+        events.insert("events", rows(7))
+        assert events.sql("SELECT a.n = b.n FROM a, b").fetchall() == [(True,)]
+
+
+def test_settings_name_their_values(db: Database) -> None:
+    for value in ("auto", "kernel", "spark_sql"):
+        db.sql(f"SET executor = {value}")
+        assert ("executor", value) in db.sql("SHOW SETTINGS").fetchall()
+    with pytest.raises(MillstreamError, match="no executor"):
+        db.sql("SET executor = magic")
