@@ -139,7 +139,7 @@ def _waits(conjunct: exp.Expr, own: set[str]) -> bool:
 
 
 def _lift(lifted: Sequence[exp.Expr], building: _Building, own: set[str]) -> list[str]:
-    """Give the columns of lifted predicates keys, and let the predicates speak of these."""
+    """Give what lifted predicates say of rows keys, and let the predicates speak of these."""
     made: list[str] = []
     for conjunct in lifted:
         if any(isinstance(n, names.QUERIES) for n in names.own_nodes(conjunct)):
@@ -148,12 +148,22 @@ def _lift(lifted: Sequence[exp.Expr], building: _Building, own: set[str]) -> lis
                 conjunct,
                 "Split the predicate with AND, so that each says one thing.",
             )
-        columns = [n for n in names.own_nodes(conjunct) if isinstance(n, exp.Column) and n.table.lower() in own]
-        for column in columns:
-            name = building.project(names.text(column), "l")
+        for free in _free(conjunct, own):
+            name = building.project(names.text(free), "l")
             made += [] if name in made else [name]
-            column.replace(exp.column(name))
+            free.replace(exp.column(name))
     return made
+
+
+def _free(node: exp.Expr, own: set[str]) -> list[exp.Expr]:
+    """The largest parts of a predicate that rows alone decide: `CAST(ts AS DATE)` beside the day of the clock."""
+    nodes = list(names.own_nodes(node))
+    has_own = any(isinstance(n, exp.Column) and n.table.lower() in own for n in nodes)
+    if not has_own:
+        return []
+    if not _waits(node, own) and not isinstance(node, exp.Identifier):
+        return [node]
+    return [free for child in node.iter_expressions() for free in _free(child, own)]
 
 
 # Keys
