@@ -121,7 +121,8 @@ class Definitions:
 
         gone: list[TableInfo] = []
         status = self._engine.retried(work)
-        self._engine.views.dropped(gone)
+        if self._engine.transaction is None:
+            self._engine.views.dropped(gone)
         self._tell(EXPIRED)
         return status
 

@@ -1,4 +1,4 @@
-"""Continuous views from the inside: what a basket costs, what is kept, who runs what, and what happens on failure."""
+"""Continuous views from the inside: what a basket costs, what is kept, who runs what, what happens on failure."""
 
 from __future__ import annotations
 

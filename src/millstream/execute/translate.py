@@ -87,6 +87,9 @@ def _is_own_merge(node: exp.Expr) -> bool:
 def _rewritten(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Div):
         return _division(node.this, node.expression, f"error('{BY_ZERO}')")
+    if isinstance(node, exp.CountIf):
+        # DuckDB's own gives NULL where there is nothing to count.
+        return exp.Count(this=exp.Case(ifs=[exp.If(this=node.this, true=exp.Literal.number(1))]))
     if isinstance(node, exp.SafeDivide):
         return _division(node.this, node.expression, "NULL")
     if isinstance(node, exp.Cast):

@@ -105,6 +105,9 @@ def group(
     argument_types = types(_projection(building)) if building.projections else {}
     for call in calls:
         _plan(call, building, argument_types)
+    if not (building.keys or building.partials or only_whether):
+        # Without a group to name there is one row, and something has to stand in it.
+        building.partials.append(Partial("p0", "count(*){f}", "sum(p0)"))
     _replace(select, keys, calls, building)
     _read_state(select, building, lifted, lifted_keys, only_whether=only_whether)
     parts = (_main_part(building, lifted_keys), *_value_parts(building, lifted_keys))

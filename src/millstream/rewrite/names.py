@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import sqlglot
 from sqlglot import exp
 
+from millstream.plan.incremental import NOW
 from millstream.rewrite import aggregates
 from millstream.sql.dialect import Millstream
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CLOCK = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentDatetime, exp.Localtimestamp)
-CLOCK_NAMES = frozenset({"now", "curdate", "current_week", "unix_timestamp", "localtimestamp"})
+CLOCK_NAMES = frozenset({"now", "curdate", "current_week"})
 RANDOM_NAMES = frozenset({"rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id", "randstr"})
 QUERIES = (exp.Subquery, exp.Select, exp.SetOperation)
 
@@ -58,6 +59,23 @@ def own_nodes(node: exp.Expr) -> Iterator[exp.Expr]:
         yield from own_nodes(child)
 
 
+def columns_asked(scope: exp.Select, alias: str) -> set[str]:
+    """The columns of one of a select's sources that the select and the queries in it speak of."""
+    found: set[str] = set()
+
+    def visit(node: exp.Expr) -> None:
+        if isinstance(node, exp.Select) and node is not scope and alias in aliases(node):
+            # The name means something else in there.
+            return
+        if isinstance(node, exp.Column) and node.table.lower() == alias:
+            found.add(node.name.lower())
+        for child in node.iter_expressions():
+            visit(child)
+
+    visit(scope)
+    return found
+
+
 def conjuncts(predicate: exp.Expr | None) -> list[exp.Expr]:
     if predicate is None:
         return []
@@ -87,8 +105,13 @@ def is_aggregate(node: exp.Expr) -> bool:
     )
 
 
-def says_the_time(node: exp.Expr) -> bool:
+def calls_the_clock(node: exp.Expr) -> bool:
     return isinstance(node, CLOCK) or (isinstance(node, exp.Func) and name_of(node) in CLOCK_NAMES)
+
+
+def says_the_time(node: exp.Expr) -> bool:
+    """Whether the node is the moment of a read, which stands in the place of the clock."""
+    return isinstance(node, exp.Column) and node.name == NOW
 
 
 def is_random(node: exp.Expr) -> bool:

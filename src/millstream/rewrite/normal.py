@@ -12,6 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 
+from millstream.rewrite import names
 from millstream.rewrite.refuse import refused
 from millstream.sql.dialect import Millstream
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     Opened = Callable[[str], exp.Query | None]
+
+BARE = (exp.CurrentUser, exp.CurrentCatalog, exp.CurrentSchema, exp.SessionUser, exp.CurrentTimezone)
 
 
 def normal(tree: exp.Query, opened: Opened, columns: Mapping[str, Sequence[str]]) -> exp.Query:
@@ -32,10 +35,11 @@ def normal(tree: exp.Query, opened: Opened, columns: Mapping[str, Sequence[str]]
         _inline(query)
     for table in tree.find_all(exp.Table):
         table.set("db", None)
+    meant = tree.transform(_as_spark_means_it)
     schema: dict[str, object] = {name: dict.fromkeys(known, "STRING") for name, known in columns.items()}
     try:
         made = qualify(
-            tree,
+            meant,
             dialect=Millstream,
             schema=schema,
             validate_qualify_columns=False,
@@ -51,6 +55,15 @@ def normal(tree: exp.Query, opened: Opened, columns: Mapping[str, Sequence[str]]
         ) from error
     assert isinstance(made, exp.Query)
     return made
+
+
+def _as_spark_means_it(node: exp.Expr) -> exp.Expr:
+    """What sqlglot takes for something else, or writes without brackets so that it would be a column."""
+    if isinstance(node, exp.Any) and not isinstance(node.parent, exp.Binary):
+        return exp.LogicalOr(this=node.this.unnest())
+    if isinstance(node, BARE):
+        return exp.Anonymous(this=names.name_of(node))
+    return node
 
 
 def _with_views(tree: exp.Query, opened: Opened) -> exp.Query:

@@ -46,30 +46,34 @@ def check_flows(select: exp.Select) -> None:
                 select.args[clause],
                 f"Put {said} above a GROUP BY or DISTINCT of the stream.",
             )
-    for node in names.own_nodes(exp.Tuple(expressions=list(select.expressions))):
-        if isinstance(node, exp.Window):
-            raise refused(
-                "a window function over the rows of a stream depends on rows still to come",
-                node,
-                "Group the stream first and apply the window function to the groups.",
-            )
     select.set("order", None)
+
+
+def check_windows(select: exp.Select) -> None:
+    """No window function may run over the rows of a stream."""
+    for expression in select.expressions:
+        for node in names.own_nodes(expression):
+            if isinstance(node, exp.Window):
+                raise refused(
+                    "a window function over the rows of a stream depends on rows still to come",
+                    node,
+                    "Group the stream first and apply the window function to the groups.",
+                )
 
 
 def check_rows(select: exp.Select, below: Sequence[exp.Expr]) -> None:
     """What is said of single rows must be the same whenever it is evaluated."""
-    for expression in below:
-        for node in names.own_nodes(expression):
-            if names.is_random(node):
-                raise refused(
-                    "a random value below a grouping", node, "Leave it out, or use it above the grouping."
-                )
-            if names.says_the_time(node):
-                raise refused(
-                    "the clock below a grouping would be read when a row comes, not when the view is read",
-                    node,
-                    "Compare with the clock in the WHERE of the grouping itself, with AND to the rest.",
-                )
+    where = [select.args["where"].this] if select.args.get("where") else []
+    for node in (n for expression in (*below, *where) for n in names.own_nodes(expression)):
+        if names.is_random(node):
+            raise refused("a random value below a grouping", node, "Leave it out, or use it above the grouping.")
+    for node in (n for expression in below for n in names.own_nodes(expression)):
+        if names.says_the_time(node):
+            raise refused(
+                "the clock below a grouping would be read when a row comes, not when the view is read",
+                node,
+                "Compare with the clock in the WHERE of the grouping itself, with AND to the rest.",
+            )
     for source in names.sources(select):
         if source.args.get("sample") or source.args.get("pivots") or isinstance(source, exp.TableSample):
             raise refused("TABLESAMPLE and PIVOT cannot be kept up to date", source, "Leave them out.")

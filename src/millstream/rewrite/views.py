@@ -58,7 +58,7 @@ def plan_view(
 
     `types` tells the types of a fragment's columns, given the static parts it may speak of.
     """
-    query = normal(tree, opened, {name: k.columns for name, k in known.items()})
+    query, clock = _told_the_time(normal(tree, opened, {name: k.columns for name, k in known.items()}))
     rewriter = _Rewriter(known, types)
     role = rewriter.visit(query)
     if role is Role.STATIC:
@@ -71,7 +71,6 @@ def plan_view(
         raise shape.ungrouped(rewriter.first_stream(query))
     if isinstance(query, exp.Select | exp.SetOperation) and not query.args.get("limit"):
         query.set("order", None)
-    query, clock = _told_the_time(query)
     above = {t.name.lower() for t in query.find_all(exp.Table) if t.name.lower() in known}
     return ViewPlan(
         tuple(rewriter.statics),
@@ -195,6 +194,8 @@ class _Rewriter:
         is_grouping = self._is_grouping(select)
         self._check_subqueries(select, inner, is_grouping=is_grouping)
         shape.check_rows(select, self._below(select, is_grouping=is_grouping))
+        if not select.args.get("group") and not any(_has_aggregate(e) for e in select.expressions):
+            shape.check_windows(select)
         if not is_grouping:
             shape.check_flows(select)
             return Role.ROWS
@@ -322,7 +323,7 @@ class _Rewriter:
 
     def _pin_source(self, source: exp.Expr, scope: exp.Select) -> None:
         alias = source.alias_or_name
-        columns = sorted({c.name.lower() for c in scope.find_all(exp.Column) if c.table.lower() == alias.lower()})
+        columns = sorted(names.columns_asked(scope, alias.lower()))
         listed = ", ".join(f"{quote(alias)}.{quote(c)}" for c in columns) or "1 AS one"
         tables = tuple(sorted({t.name for t in source.find_all(exp.Table)}))
         static = Static(f"SELECT {listed} FROM {names.text(source)}", tables)
@@ -338,12 +339,14 @@ def _told_the_time(query: exp.Query) -> tuple[exp.Query, str]:
     asked: set[str] = set()
 
     def visit(node: exp.Expr) -> exp.Expr:
-        if not names.says_the_time(node):
+        if not names.calls_the_clock(node):
             return node
         day = isinstance(node, exp.CurrentDate) or names.name_of(node) in ("curdate", "current_week")
         asked.add("day" if day else "instant")
         if names.name_of(node) == "current_week":
             return names.parsed(f"weekofyear(CAST({NOW} AS DATE))")
+        if isinstance(node, exp.Localtimestamp):
+            return names.parsed(f"CAST({NOW} AS TIMESTAMP_NTZ)")
         return names.parsed(f"CAST({NOW} AS DATE)" if day else NOW)
 
     made = query.transform(visit)

@@ -31,9 +31,10 @@ from millstream.plan.incremental import (
     stream_name,
 )
 from millstream.schema import ObjectKind
-from millstream.storage import state
+from millstream.storage import segment, state
 from millstream.storage.reader import Reader
 from millstream.storage.scan import Scan
+from millstream.views import merging
 from millstream.views.kernels import Kernels, can_run
 from millstream.views.overlay import Overlay, new_rows, no_new_rows, table_name
 
@@ -122,7 +123,13 @@ class Keeper:
 
     def lag(self, view_id: int, stream_id: int) -> int:
         """How many rows of a stream a view has not seen."""
-        return self._next_row_id(stream_id) - self.positions.get(view_id, {}).get(stream_id, 0)
+        return self._next_row_id(stream_id) - self._position(view_id, stream_id)
+
+    def _position(self, view_id: int, stream_id: int) -> int:
+        if view_id not in self.positions:
+            with self.lake.catalog.read() as connection:
+                self.positions[view_id] = views.positions(connection).get(view_id, {})
+        return self.positions[view_id].get(stream_id, 0)
 
     def _next_row_id(self, stream_id: int) -> int:
         stream = self._stream(stream_id)
@@ -157,7 +164,7 @@ class Keeper:
             waiting: dict[int, list[Kept]] = {}
             for kept in self.every():
                 if stream_id in kept.plan.streams and kept.view.id not in self.failures:
-                    waiting.setdefault(self.positions[kept.view.id].get(stream_id, 0), []).append(kept)
+                    waiting.setdefault(self._position(kept.view.id, stream_id), []).append(kept)
             return sum(self._advance(stream, since, group) for since, group in sorted(waiting.items()))
 
     def _advance(self, stream: TableInfo, since: int, group: Sequence[Kept]) -> int:
@@ -209,6 +216,8 @@ class Keeper:
             rest = [i for i in range(len(wanted)) if i not in by_kernel]
             for target, segments in zip(rest, self._by_spark(piece, [wanted[i] for i in rest]), strict=True):
                 written[target] += segments
+                if piece.rows == scan.rows:
+                    self._merge_here(*wanted[target], written, gone, target)
         return [state.Change(t, tuple(s), g) for (_, t), s, g in zip(wanted, written, gone, strict=True)]
 
     def _by_kernel(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> dict[int, Done]:
@@ -230,6 +239,29 @@ class Keeper:
             # Spark says what is wrong in its own words, or is not troubled by it.
             return {}
         return dict(zip(chosen, done, strict=True))
+
+    def _merge_here(
+        self,
+        part: Part,
+        table: TableInfo,
+        written: list[list[Segment]],
+        gone: list[tuple[DataFile, ...]],
+        target: int,
+    ) -> None:
+        """Merge new pieces of a small state with the old ones before they are committed."""
+        old, new = self.pieces(table, self.lake.catalog.current), written[target]
+        rows = sum(f.rows for f in old) + sum(s.rows for s in new)
+        if not new or rows > merging.MOST_ROWS or len(old) + len(new) == 1 or not merging.can_merge(part):
+            return
+        folder = self.lake.folder(table)
+        parts = [segment.read(folder, table, f)[0] for f in (*old, *_staged(new))]
+        found = merging.merged(part, parts)
+        if found is None:
+            return
+        whole = segment.write(folder, table, found)
+        segment.remove(folder, new)
+        segment.sync_folder(folder)
+        written[target], gone[target] = [whole], tuple(old)
 
     def _by_spark(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]]) -> list[list[Segment]]:
         """One job: the partial results of all parts over a stream's rows, as segments of their states."""

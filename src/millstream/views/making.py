@@ -6,13 +6,14 @@ view that fails to be made leaves nothing behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from sqlglot import exp
 
 from millstream.catalog import files, stats, streams, tables, views
+from millstream.catalog.commits import time_text
 from millstream.catalog.records import ContinuousInfo
 from millstream.errors import Condition, StatementError
 from millstream.execute import query
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
     from millstream.catalog.records import Segment, TableInfo
     from millstream.plan.bind import BoundQuery
     from millstream.plan.incremental import Static
-    from millstream.sql.statements import CreateView
+    from millstream.sql.statements import CreateView, Query
     from millstream.views.keeping import Keeper
 
+TABLE_FUNCTIONS = frozenset({"TUMBLE", "HOP", "SESSION"})
 STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 OPENED = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
 
@@ -77,9 +79,9 @@ class Maker:
             for r in statement.query.tables
             if (t := known.get(r.name.lower())) is not None and (t.kind in STREAMING or is_view(t))
         }
+        self._check_references(statement.query, statement.query.offset)
         inside = (statement.name.text.lower(),)
         bound = bind(statement.query, Overlay(reader, empty, is_blank=True), statement.text, {}, inside=inside)
-        self._check_windows(statement)
         schema = self._schema(bound)
         tree = statement.query.tree
         if bound.edits:
@@ -100,14 +102,30 @@ class Maker:
             raise
 
     @staticmethod
-    def _check_windows(statement: CreateView) -> None:
-        for reference in statement.query.tables:
+    def _check_references(asked: Query, offset: int = 0) -> None:
+        """Refuse what stands behind a table and a view cannot follow: a window, or a version."""
+        for reference in asked.tables:
             if reference.window is not None:
                 raise StatementError(
                     Condition.NOT_SUPPORTED_YET,
                     "windows are for continuous queries, which are not built yet",
                     hint="Leave the window out: a continuous view accumulates.",
-                    span=reference.window.span.shifted(statement.query.offset),
+                    span=reference.window.span.shifted(offset),
+                )
+            if reference.as_of is not None:
+                raise StatementError(
+                    Condition.UNSUPPORTED_VIEW,
+                    "a continuous view reads no old versions",
+                    hint="Keep the version in a table of its own: CREATE TABLE … AS SELECT … VERSION AS OF ….",
+                    span=reference.as_of.span.shifted(offset),
+                )
+        for function in asked.functions:
+            if function.text.upper() in TABLE_FUNCTIONS:
+                raise StatementError(
+                    Condition.NOT_SUPPORTED_YET,
+                    f"{function.text.upper()} in a continuous view is not built yet",
+                    hint="Group by an expression on the time, such as date_trunc('HOUR', ts).",
+                    span=function.span.shifted(offset),
                 )
 
     def _schema(self, bound: BoundQuery) -> Schema:
@@ -203,6 +221,7 @@ class Maker:
         ids = [tuple(made[t.name].id for t in every) for every in (draft.states, draft.statics)]
         info = ContinuousInfo(draft.plan.to_json(), ids[0], ids[1], draft.has_history)
         view = views.create(commit, views.continuous(draft.name, draft.definition, draft.schema, info))
+        views.refreshed(commit, view.id, time_text(commit.now))
         known = {t.id: t for t in self._lake.catalog.tables(commit.base).values()}
         for stream_id in draft.plan.streams:
             if stream_id not in known:
@@ -237,6 +256,8 @@ def _opener(every: Mapping[str, TableInfo], making: str) -> Callable[[str], exp.
                 hint="Give the view another name, or leave the other view out of it.",
             )
         statement = parse_one(found.definition or "")
+        if isinstance(statement, Select):
+            Maker._check_references(replace(statement.query, functions=()))
         tree = statement.query.tree if isinstance(statement, Select) else None
         if not isinstance(tree, exp.Query):
             raise refused(f"the view {name!r} cannot be taken apart", None, "Write its query out in this one.")

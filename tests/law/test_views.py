@@ -1,0 +1,63 @@
+"""At any moment a continuous view equals its plain query over all rows inserted since it was created.
+
+Each feed is one test of 50 views over shared streams; everything that is wrong in it is told together.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.law.feed import Run, only
+from tests.law.grammar import a_feed
+from tests.law.shapes import SHAPES
+from tests.law.variants import VARIANTS, as_they_come
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from millstream.database import Database
+    from tests.law.coverage import Coverage
+    from tests.law.grammar import Feed
+
+    Open = Callable[[], Database]
+
+METAMORPHIC_SEED, METAMORPHIC_QUERIES = 1_000_003, len(SHAPES)
+PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def check(feed: Feed, open_database: Open, coverage: Coverage) -> None:
+    run = Run(feed, open_database, coverage)
+    run.run()
+    if not run.is_lawful:
+        pytest.fail(run.report(), pytrace=False)
+
+
+def test_views_equal_their_plain_queries(
+    seed: int, open_database: Open, coverage: Coverage, views: list[int] | None
+) -> None:
+    feed = a_feed(seed)
+    check(feed if views is None else only(feed, views), open_database, coverage)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_how_rows_are_brought_changes_no_view(variant: str, open_database: Open, coverage: Coverage) -> None:
+    feed = a_feed(METAMORPHIC_SEED, METAMORPHIC_QUERIES)
+    check(VARIANTS[variant](feed, Random(variant)), open_database, coverage)
+
+
+@pytest.fixture(params=["2", "7"])
+def partitions(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
+    before = spark.conf.get(PARTITIONS)
+    spark.conf.set(PARTITIONS, request.param)
+    yield request.param
+    spark.conf.set(PARTITIONS, before or "1")
+
+
+@pytest.mark.usefixtures("partitions")
+def test_the_number_of_partitions_changes_no_view(open_database: Open, coverage: Coverage) -> None:
+    check(as_they_come(a_feed(METAMORPHIC_SEED, METAMORPHIC_QUERIES)), open_database, coverage)
