@@ -2,11 +2,12 @@
 
 PYTHON_BIN := .venv/bin/python
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test law lint bench clean
 
 help:
 	@echo "make demo    set up, then run the main story on real flights"
 	@echo "make test    set up, then run all tests"
+	@echo "make law     set up, then compare 2,000 continuous views with their plain queries"
 	@echo "make lint    set up, then check style, types and import rules"
 	@echo "make bench   set up, then run the benchmarks"
 	@echo "make clean   remove the environment and all caches"
@@ -19,6 +20,9 @@ demo: .venv/ready
 
 test: .venv/ready
 	@$(PYTHON_BIN) -m pytest
+
+law: .venv/ready
+	@$(PYTHON_BIN) -m pytest tests/law --cases 2000 -o faulthandler_timeout=0
 
 lint: .venv/ready
 	@.venv/bin/ruff check .

@@ -8,6 +8,7 @@ answer in both, nulls, NaN and overflow included, as the law tests show; what wo
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -59,6 +60,7 @@ def are_proven(types: Iterable[pa.DataType]) -> bool:
     return all(t in PROVEN_TYPES for t in types)
 
 
+@lru_cache(maxsize=4_096)
 def to_duckdb(sql: str) -> str | None:
     """The same in DuckDB's words; None if some of it is not proven to mean the same."""
     tree = sqlglot.parse_one(sql, read=Millstream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlglot import exp
@@ -198,9 +199,13 @@ def _read(reference: TableReference, view: TableInfo, source: Source, query: Que
         raise
 
 
+_parsed = lru_cache(maxsize=512)(parse_one)
+"""Fragments and views are read again and again."""
+
+
 def bind_text(text: str, source: Source, inside: tuple[str, ...] = ()) -> BoundQuery:
     """The query in a text that stands on its own: a view's."""
-    statement = parse_one(text)
+    statement = _parsed(text)
     if not isinstance(statement, Select):
         raise StatementError(Condition.QUERY_REFUSED, "a view is made of a query", hint="Write SELECT ….")
     return bind(statement.query, source, text, {}, inside=inside)

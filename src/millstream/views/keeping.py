@@ -17,6 +17,7 @@ from millstream.errors import DataError, MillstreamError, StatementError
 from millstream.execute import query
 from millstream.execute.kernel import KernelError
 from millstream.execute.passes import fuse, union
+from millstream.execute.relation import ONE_PARTITION_ROWS
 from millstream.execute.write import write_passes, write_rows
 from millstream.ingest.progress import Progress
 from millstream.plan.bind import bind_text
@@ -272,7 +273,9 @@ class Keeper:
         text = in_first_run(union(passes), False)
         bound = bind_text(text, Overlay(reader, self._sources(text, scan, reader.snapshot())))
         rows = query.run(self.spark, bound, self.relations, {})
-        return write_passes(rows.frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
+        # Each pass has partitions of its own; a task for each costs more than a small basket is worth.
+        frame = rows.frame.coalesce(1) if scan.rows <= ONE_PARTITION_ROWS else rows.frame
+        return write_passes(frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
 
     def executors(self, kept: Kept) -> list[str]:
         """Which executor runs each part of a view."""
