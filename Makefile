@@ -22,7 +22,7 @@ test: .venv/ready
 	@$(PYTHON_BIN) -m pytest
 
 law: .venv/ready
-	@$(PYTHON_BIN) -m pytest tests/law --cases 2000 -o faulthandler_timeout=0
+	@$(PYTHON_BIN) -m pytest tests/law --cases 2000 --planted -o faulthandler_timeout=0
 
 lint: .venv/ready
 	@.venv/bin/ruff check .

@@ -36,11 +36,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("law", "the law of continuous views")
     group.addoption("--cases", type=int, help=f"how many cases to run, {QUERIES} in a feed")
     group.addoption("--first-seed", type=int, default=0, help="the seed of the first feed")
+    group.addoption("--planted", action="store_true", help="run the tests with bugs planted on purpose, too")
     group.addoption("--view", type=int, action="append", help="run this view of each feed alone; may be repeated")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[COVERAGE] = Coverage()
+    config.addinivalue_line("markers", "planted: has a bug planted on purpose, which must be found")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("planted", False):
+        return
+    planted = [i for i in items if i.get_closest_marker("planted") is not None]
+    if planted:
+        config.hook.pytest_deselected(items=planted)
+        items[:] = [i for i in items if i not in planted]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

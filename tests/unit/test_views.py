@@ -12,6 +12,7 @@ import pytest
 import millstream
 from millstream.errors import Condition, MillstreamError
 from millstream.schema import ObjectKind
+from millstream.storage import upkeep
 from millstream.views import keeping, kernels
 
 if TYPE_CHECKING:
@@ -102,6 +103,18 @@ def test_small_baskets_of_proven_types_need_no_job_at_all(events: Database) -> N
     found = read(events, "v")
     assert jobs(events) == before
     assert found == expected(events, QUERY, rows(50))
+
+
+def test_a_file_of_seen_and_unseen_rows_is_read_in_part(events: Database) -> None:
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    events.insert("events", rows(20))
+    read(events, "v")
+    events.insert("events", rows(20, 20))
+    upkeep.flush_table(events._lake, events._lake.catalog.tables()["events"])
+    before = jobs(events)
+    found = read(events, "v")
+    assert jobs(events) == before
+    assert found == expected(events, QUERY, rows(40))
 
 
 def test_the_kernel_runs_in_sparks_workers(events: Database) -> None:

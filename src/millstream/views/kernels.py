@@ -10,9 +10,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from millstream.execute import kernel, translate
 from millstream.execute.passes import columns_of, fuse
 from millstream.plan.incremental import in_first_run
+from millstream.storage import segment
 from millstream.storage.scan import ROW
 
 if TYPE_CHECKING:
@@ -60,10 +63,9 @@ def can_run(part: Part, table: TableInfo, sources: Mapping[str, Scan]) -> bool:
 
 
 def _is_plain(scan: Scan, text: str) -> bool:
-    """Whether the rows of a scan are just those of its files, and what is used of them is proven."""
+    """Whether what a fragment uses of a scan's rows is proven."""
     used = [c.type for c in scan.table.schema.columns if f"`{c.name.lower()}`" in text.lower()]
-    whole = scan.since is None or all(f.row_id_start >= scan.since for f in scan.files)
-    return whole and not scan.needs_horizon and translate.are_proven(used)
+    return not scan.needs_horizon and translate.are_proven(used)
 
 
 class Kernels:
@@ -146,7 +148,13 @@ class Kernels:
         return kernel.KernelPass(sql, made.keys, tuple(outputs))
 
     def _paths(self, scan: Scan, scratch: list[Path]) -> tuple[str, ...]:
-        paths = [str(self._lake.path_of(scan, f)) for f in scan.files]
+        seen = [f for f in scan.files if scan.since is not None and f.row_id_start < scan.since]
+        paths = [str(self._lake.path_of(scan, f)) for f in scan.files if f not in seen]
+        for file in seen:
+            # Upkeep has put rows that are new and rows that are not into one file.
+            data, ids = segment.read(self._lake.folder(scan.table), scan.table, file)
+            scratch.append(self._write_scratch(data.filter(pc.greater_equal(ids, scan.since))))
+            paths.append(str(scratch[-1]))
         if scan.inlined is not None or not paths:
             inlined = scan.inlined if scan.inlined is not None else scan.table.schema.arrow.empty_table()
             scratch.append(self._write_scratch(inlined))

@@ -1,0 +1,145 @@
+"""Bugs planted on purpose: each must make some generated view break the law. Runs with `--planted`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from millstream.plan.incremental import Part, Partial
+from millstream.rewrite import aggregates, block
+from millstream.rewrite.aggregates import ByValues, Decomposed
+from millstream.storage import state
+from millstream.views.keeping import Keeper
+from tests.law.feed import Run, only
+from tests.law.grammar import a_feed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.database import Database
+    from tests.law.coverage import Coverage
+    from tests.law.grammar import Feed, Query
+
+    Plant = Callable[[pytest.MonkeyPatch], None]
+
+pytestmark = pytest.mark.planted
+SEED, VIEWS = 2, 6
+"""So many views of the feed that have to do with the bug are asked."""
+
+
+def _entry(name: str, **changed: Any) -> Plant:
+    """The table has a wrong entry for an aggregate."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        patch.setitem(aggregates.DECOMPOSED, name, replace(aggregates.DECOMPOSED[name], **changed))
+
+    return plant
+
+
+def _spread_without_the_mean(patch: pytest.MonkeyPatch) -> None:
+    for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp"):
+        entry = aggregates.DECOMPOSED[name]
+        wrong = (*entry.partials[:2], (entry.partials[2][0], "sum({2})"))
+        patch.setitem(aggregates.DECOMPOSED, name, Decomposed(wrong, entry.final, entry.prepared))
+
+
+def _no_null_group(patch: pytest.MonkeyPatch) -> None:
+    merged = Part.merged
+
+    def wrong(self: Part, rows: str, where: str | None = None, keys: tuple[str, ...] | None = None) -> str:
+        sql = merged(self, rows, where, keys)
+        by = self.keys if keys is None else keys
+        return f"SELECT * FROM ({sql}) AS q WHERE {by[0]} IS NOT NULL" if by else sql
+
+    patch.setattr(Part, "merged", wrong)
+    patch.setattr(Keeper, "is_whole", lambda *_: False)
+
+
+def _last_row_again(patch: pytest.MonkeyPatch) -> None:
+    position = Keeper._position
+    patch.setattr(Keeper, "_position", lambda self, v, s: max(0, position(self, v, s) - 1))
+
+
+def _first_row_lost(patch: pytest.MonkeyPatch) -> None:
+    new_rows = state.new_rows
+
+    def wrong(lake: Any, stream: Any, snapshot: Any, since: int, last_ids: Any) -> Any:
+        return new_rows(lake, stream, snapshot, since + 1, last_ids)
+
+    patch.setattr(state, "new_rows", wrong)
+
+
+def _no_filter(patch: pytest.MonkeyPatch) -> None:
+    over = Partial.over
+    patch.setattr(Partial, "over", lambda self, also=None: over(replace(self, filter=None), also))
+
+
+def _having_lost(patch: pytest.MonkeyPatch) -> None:
+    read_state = block._read_state
+
+    def wrong(select: Any, *rest: Any, **more: Any) -> None:
+        select.set("having", None)
+        read_state(select, *rest, **more)
+
+    patch.setattr(block, "_read_state", wrong)
+
+
+def _sets_mixed_up(patch: pytest.MonkeyPatch) -> None:
+    def wrong(self: Part) -> list[str]:
+        return ["grouping_id() % 2 AS g" if k == "g" else k for k in self.keys]
+
+    patch.setattr(Part, "key_columns", property(wrong))
+
+
+def _rows_counted_as_values(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(aggregates.DISTINCT, "count", ByValues("sum({c})", "0L"))
+
+
+BUGS: dict[str, tuple[Plant, str]] = {
+    "counts merge by the largest": (
+        _entry("count", partials=(("count({all}){f}", "max({0})"),)),
+        "aggregate:count",
+    ),
+    "sums keep one of the partials": (
+        _entry("sum", partials=(("sum({0}){f}", "any_value({0})"),)),
+        "aggregate:sum",
+    ),
+    "least values merge by the largest": (_entry("min", partials=(("min({0}){f}", "max({0})"),)), "aggregate:min"),
+    "averages of averages": (
+        _entry("avg", partials=(("avg(CAST({0} AS DOUBLE)){f}", "avg({0})"),), final="{0}"),
+        "aggregate:avg",
+    ),
+    "variances without the mean of the whole": (_spread_without_the_mean, "aggregate:stddev"),
+    "the null group is dropped": (_no_null_group, "shape:group by name"),
+    "the last row counts twice": (_last_row_again, "shape:group by name"),
+    "the first row is lost": (_first_row_lost, "shape:group by name"),
+    "FILTER is forgotten": (_no_filter, "filter"),
+    "HAVING is lost": (_having_lost, "having"),
+    "grouping sets are mixed up": (_sets_mixed_up, "shape:cube"),
+    "values are counted as often as they came": (_rows_counted_as_values, "aggregate:count(DISTINCT)"),
+}
+
+
+def concerned(feed: Feed, label: str) -> list[int]:
+    """Views that have to do with a bug: by label, or by a word of their text."""
+
+    def has(query: Query) -> bool:
+        return any(c.startswith(label) for c in query.sql.covers) or label.upper() in query.sql.view.upper()
+
+    return [q.number for q in feed.queries if has(q)][:VIEWS]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(
+    bug: str, open_database: Callable[[], Database], coverage: Coverage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant, label = BUGS[bug]
+    feed = a_feed(SEED)
+    numbers = concerned(feed, label)
+    assert numbers, f"no view of seed {SEED} has to do with {label}"
+    plant(monkeypatch)
+    run = Run(only(feed, numbers), open_database, coverage)
+    run.run()
+    assert not run.is_lawful, f"{len(numbers)} views did not notice: {bug}"
