@@ -1,6 +1,6 @@
 """Options of the law tests, how many feeds run, and the coverage table at the end.
 
-    pytest tests/law                     100 cases in 2 feeds, the same each time
+    pytest tests/law                     50 cases in one feed, the same each time
     pytest tests/law --cases 2000        40 feeds
     pytest tests/law --first-seed 100    other feeds
     pytest tests/law --view 17           one view of each feed alone
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millstream.clock import ManualClock
     from millstream.database import Database
 
-CASES = 100
+CASES = 50
 """In `make test`, to keep it short; `make law` runs 2,000."""
 COVERAGE = pytest.StashKey[Coverage]()
 

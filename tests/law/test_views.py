@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Open = Callable[[], Database]
 
-METAMORPHIC_SEED, METAMORPHIC_QUERIES = 1_000_003, 10
+METAMORPHIC_SEED, METAMORPHIC_QUERIES = 1_000_003, 5
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 

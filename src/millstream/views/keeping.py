@@ -177,6 +177,8 @@ class Keeper:
             scan = state.new_rows(self.lake, stream, snapshot, since, self._last_ids)
             upto = max(upto, _last_id(scan, self._last_ids) + 1)
             self._run(stream, scan, group, upto)
+        # What was merged could not go while we kept the snapshot that it belonged to.
+        state.sweep(self.lake, [t for k in group for t in k.states])
         return upto - since
 
     def _run(self, stream: TableInfo, scan: Scan, group: Sequence[Kept], upto: int) -> None:
