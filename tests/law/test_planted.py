@@ -86,13 +86,6 @@ def _having_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(block, "_read_state", wrong)
 
 
-def _sets_mixed_up(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: Part) -> list[str]:
-        return ["grouping_id() % 2 AS g" if k == "g" else k for k in self.keys]
-
-    patch.setattr(Part, "key_columns", property(wrong))
-
-
 def _rows_counted_as_values(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(aggregates.DISTINCT, "count", ByValues("sum({c})", "0L"))
 
@@ -117,7 +110,10 @@ BUGS: dict[str, tuple[Plant, str]] = {
     "the first row is lost": (_first_row_lost, "shape:group by name"),
     "FILTER is forgotten": (_no_filter, "filter"),
     "HAVING is lost": (_having_lost, "having"),
-    "grouping sets are mixed up": (_sets_mixed_up, "shape:cube"),
+    "exclusive or merges as or": (
+        _entry("bit_xor", partials=(("bit_xor({0}){f}", "bit_or({0})"),)),
+        "aggregate:bit_xor",
+    ),
     "values are counted as often as they came": (_rows_counted_as_values, "aggregate:count(DISTINCT)"),
 }
 
