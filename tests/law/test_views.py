@@ -49,7 +49,7 @@ def test_how_rows_are_brought_changes_no_view(variant: str, open_database: Open,
     check(VARIANTS[variant](feed, Random(variant)), open_database, coverage)
 
 
-@pytest.fixture(params=["2", "7"])
+@pytest.fixture(params=["7"])
 def partitions(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     before = spark.conf.get(PARTITIONS)
     spark.conf.set(PARTITIONS, request.param)
