@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.execute.failures import translated
-from millstream.execute.write import RECORD, RECORD_SCHEMA, _remove_others
+from millstream.execute.write import RECORD, RECORD_SCHEMA, remove_others
 from millstream.schema import TIMESTAMP
 from millstream.storage import segment
 
@@ -96,7 +96,7 @@ def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[tupl
     finally:
         kept = {s.path for _, s, _ in outcomes}
         for folder in folders:
-            _remove_others(folder, job.token, kept)
+            remove_others(folder, job.token, kept)
     for folder in folders:
         segment.sync_folder(folder)
     return outcomes

@@ -55,7 +55,7 @@ def write_passes(
     finally:
         kept = {s.path for _, s in outcomes}
         for _, folder in targets:
-            _remove_others(folder, token, kept)
+            remove_others(folder, token, kept)
     for _, folder in targets:
         segment.sync_folder(folder)
     return [[s for target, s in outcomes if target == number] for number in range(len(targets))]
@@ -147,13 +147,13 @@ def _run(
                 raise outcome
         written = outcomes
     finally:
-        _remove_others(folder, token, {s.path for s in written})
+        remove_others(folder, token, {s.path for s in written})
     if written:
         segment.sync_folder(folder)
     return written
 
 
-def _remove_others(folder: Path, token: str, kept: set[str]) -> None:
+def remove_others(folder: Path, token: str, kept: set[str]) -> None:
     """Delete what a failed or repeated attempt has left behind."""
     for file in folder.glob(f"{token}-*"):
         if file.name not in kept:

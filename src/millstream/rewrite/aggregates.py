@@ -120,7 +120,8 @@ DECOMPOSED: dict[str, Decomposed] = {
     "bit_and": _same("bit_and"),
     "bit_or": _same("bit_or"),
     "bit_xor": _same("bit_xor"),
-    "any_value": _same("any_value"),
+    # A basket in which FILTER leaves no row gives a null that is nobody's value.
+    "any_value": Decomposed((("any_value({0}){f}", "any_value({0}, true)"),), "{0}"),
     "avg": Decomposed(
         (("sum(CAST({0} AS DOUBLE)){f}", "sum({0})"), ("count({0}){f}", "sum({1})")), "try_divide({0}, {1})"
     ),

@@ -239,7 +239,7 @@ def _aggregates(select: exp.Select) -> list[exp.Expr]:
     clauses = [*select.expressions, *(select.args[c] for c in above if select.args.get(c))]
     for clause in clauses:
         for node in _flat(clause):
-            _collect(node, found)
+            collect_aggregates(node, found)
     return found
 
 
@@ -247,19 +247,20 @@ def _flat(clause: exp.Expr | list[exp.Expr]) -> list[exp.Expr]:
     return clause if isinstance(clause, list) else [clause]
 
 
-def _collect(node: exp.Expr, found: list[exp.Expr]) -> None:
+def collect_aggregates(node: exp.Expr, found: list[exp.Expr]) -> None:
+    """Add the aggregates of a clause to those found, outermost alone; what OVER takes is none."""
     if isinstance(node, names.QUERIES):
         return
     if isinstance(node, exp.Window):
         # The function in front of OVER runs on the groups; what it is given may hold aggregates.
         for child in _inside_window(node):
-            _collect(child, found)
+            collect_aggregates(child, found)
         return
     if _innermost(node) is not None:
         found.append(node)
         return
     for child in node.iter_expressions():
-        _collect(child, found)
+        collect_aggregates(child, found)
 
 
 def _inside_window(window: exp.Window) -> list[exp.Expr]:

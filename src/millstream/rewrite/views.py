@@ -357,7 +357,7 @@ def _told_the_time(query: exp.Query) -> tuple[exp.Query, str]:
 def _has_aggregate(clause: exp.Expr) -> bool:
     """Whether an aggregate stands in a clause that no OVER takes."""
     found: list[exp.Expr] = []
-    block._collect(clause, found)
+    block.collect_aggregates(clause, found)
     return bool(found)
 
 

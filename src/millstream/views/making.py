@@ -79,7 +79,7 @@ class Maker:
             for r in statement.query.tables
             if (t := known.get(r.name.lower())) is not None and (t.kind in STREAMING or is_view(t))
         }
-        self._check_references(statement.query, statement.query.offset)
+        _check_references(statement.query, statement.query.offset)
         inside = (statement.name.text.lower(),)
         bound = bind(statement.query, Overlay(reader, empty, is_blank=True), statement.text, {}, inside=inside)
         schema = self._schema(bound)
@@ -100,33 +100,6 @@ class Maker:
             elif bound.edits:
                 error.span = None
             raise
-
-    @staticmethod
-    def _check_references(asked: Query, offset: int = 0) -> None:
-        """Refuse what stands behind a table and a view cannot follow: a window, or a version."""
-        for reference in asked.tables:
-            if reference.window is not None:
-                raise StatementError(
-                    Condition.NOT_SUPPORTED_YET,
-                    "windows are for continuous queries, which are not built yet",
-                    hint="Leave the window out: a continuous view accumulates.",
-                    span=reference.window.span.shifted(offset),
-                )
-            if reference.as_of is not None:
-                raise StatementError(
-                    Condition.UNSUPPORTED_VIEW,
-                    "a continuous view reads no old versions",
-                    hint="Keep the version in a table of its own: CREATE TABLE … AS SELECT … VERSION AS OF ….",
-                    span=reference.as_of.span.shifted(offset),
-                )
-        for function in asked.functions:
-            if function.text.upper() in TABLE_FUNCTIONS:
-                raise StatementError(
-                    Condition.NOT_SUPPORTED_YET,
-                    f"{function.text.upper()} in a continuous view is not built yet",
-                    hint="Group by an expression on the time, such as date_trunc('HOUR', ts).",
-                    span=function.span.shifted(offset),
-                )
 
     def _schema(self, bound: BoundQuery) -> Schema:
         rows = query.run(self._keeper.spark, bound, self._keeper.relations, {})
@@ -232,6 +205,33 @@ class Maker:
         return view
 
 
+def _check_references(asked: Query, offset: int = 0) -> None:
+    """Refuse what stands behind a table and a view cannot follow: a window, or a version."""
+    for reference in asked.tables:
+        if reference.window is not None:
+            raise StatementError(
+                Condition.NOT_SUPPORTED_YET,
+                "windows are for continuous queries, which are not built yet",
+                hint="Leave the window out: a continuous view accumulates.",
+                span=reference.window.span.shifted(offset),
+            )
+        if reference.as_of is not None:
+            raise StatementError(
+                Condition.UNSUPPORTED_VIEW,
+                "a continuous view reads no old versions",
+                hint="Keep the version in a table of its own: CREATE TABLE … AS SELECT … VERSION AS OF ….",
+                span=reference.as_of.span.shifted(offset),
+            )
+    for function in asked.functions:
+        if function.text.upper() in TABLE_FUNCTIONS:
+            raise StatementError(
+                Condition.NOT_SUPPORTED_YET,
+                f"{function.text.upper()} in a continuous view is not built yet",
+                hint="Group by an expression on the time, such as date_trunc('HOUR', ts).",
+                span=function.span.shifted(offset),
+            )
+
+
 def _stored(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, stored_type(f)) for f in schema])
 
@@ -257,7 +257,7 @@ def _opener(every: Mapping[str, TableInfo], making: str) -> Callable[[str], exp.
             )
         statement = parse_one(found.definition or "")
         if isinstance(statement, Select):
-            Maker._check_references(replace(statement.query, functions=()))
+            _check_references(replace(statement.query, functions=()))
         tree = statement.query.tree if isinstance(statement, Select) else None
         if not isinstance(tree, exp.Query):
             raise refused(f"the view {name!r} cannot be taken apart", None, "Write its query out in this one.")
