@@ -18,12 +18,21 @@ if TYPE_CHECKING:
     from tests.slt.runner import Database
 
 
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    # To compile a query costs more than to interpret it over a few rows. What tests run in processes of their own
+    # (crashes, examples, the command line) has Spark as users have it.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
 @cache
 def shared_spark() -> SparkSession:
     """The session, started on the first call."""
     from millstream.execute.session import STARTUP, start
 
-    return start("local[2]", STARTUP | {"spark.sql.shuffle.partitions": "1"})
+    return start("local[2]", STARTUP | SETTINGS)
 
 
 def stop_spark() -> None:

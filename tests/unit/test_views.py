@@ -84,6 +84,53 @@ def test_a_basket_costs_as_many_jobs_for_twenty_views_as_for_one(events: Databas
         assert found == dict(expected(events, query, since))
 
 
+def pinned(db: Database) -> list[str]:
+    """The hidden tables of what views have pinned."""
+    return [t.name for t in db._engine.lake.catalog.hidden().values() if t.name.startswith("__static")]
+
+
+def names_of(db: Database, view: str) -> str:
+    """The text that views must have in common to share a pass."""
+    keeper = db._engine.views.keeper
+    return next(k.parts[0].source for k in keeper.every() if k.view.name == view)
+
+
+def test_views_that_pin_the_same_rows_share_them_and_a_pass(events: Database) -> None:
+    events.sql("CREATE TABLE names (k INT, name STRING)")
+    events.sql("INSERT INTO names VALUES (1, 'one'), (2, 'two')")
+    query = "SELECT n.name, {} FROM events JOIN names n ON n.k = events.k GROUP BY n.name"
+    events.sql(f"CREATE CONTINUOUS VIEW a AS {query.format('sum(v) AS x')}")
+    events.sql(f"CREATE CONTINUOUS VIEW b AS {query.format('max(v) AS x')}")
+    assert len(pinned(events)) == 1
+    assert names_of(events, "a") == names_of(events, "b")
+    events.sql("INSERT INTO names VALUES (3, 'three')")
+    events.sql(f"CREATE CONTINUOUS VIEW c AS {query.format('count(*) AS x')}")
+    assert len(pinned(events)) == 2
+    events.insert("events", rows(50))
+    assert [name for name, _ in read(events, "a")] == ["one", "two"]
+    assert [name for name, _ in read(events, "c")] == ["one", "three", "two"]
+    events.sql("DROP VIEW a")
+    events.insert("events", rows(50, 50))
+    assert read(events, "b") == [("one", 96), ("two", 97)]
+    events.sql(f"CREATE OR REPLACE CONTINUOUS VIEW c AS {query.format('min(v) AS x')}")
+    events.insert("events", rows(50))
+    assert [name for name, _ in read(events, "c")] == ["one", "three", "two"]
+    events.sql("DROP VIEW b")
+    assert len(pinned(events)) == 1
+    events.sql("DROP VIEW c")
+    assert pinned(events) == []
+
+
+def test_what_may_be_different_each_time_is_pinned_by_each_view(events: Database) -> None:
+    events.sql("CREATE TABLE names (k INT, name STRING)")
+    for view in ("a", "b"):
+        events.sql(
+            f"CREATE CONTINUOUS VIEW {view} AS SELECT n.r, count(*) AS c FROM events"
+            " JOIN (SELECT k, rand() AS r FROM names) n ON n.k = events.k GROUP BY n.r"
+        )
+    assert len(pinned(events)) == 2
+
+
 def test_a_read_with_nothing_new_costs_no_job(events: Database) -> None:
     events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
     events.sql("CREATE CONTINUOUS VIEW lists AS SELECT k, collect_set(v) AS vs FROM events GROUP BY k")

@@ -6,11 +6,13 @@ over, so only what is returned exists.
 
 from __future__ import annotations
 
+import copy
 import pickle
 import uuid
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from millstream.errors import MillstreamError
 from millstream.execute.failures import NO_SPLICE, Splice, translated
@@ -61,6 +63,29 @@ def write_passes(
     return [[s for target, s in outcomes if target == number] for number in range(len(targets))]
 
 
+def collect_passes(
+    frame: DataFrame, passes: Sequence[Pass], tables: Sequence[TableInfo], splice: Splice = NO_SPLICE
+) -> dict[int, pa.Table]:
+    """Bring the rows of all passes here; gives those of each target that has any, with its table's columns."""
+    with translated(splice):
+        rows = frame.to(_nullable(frame.schema)).toArrow()
+    return {target: _as_stored(own, tables[target]) for target, own in split_passes(rows, passes)}
+
+
+def _nullable(schema: StructType) -> StructType:
+    """The structures of other passes are null, and PySpark takes no null where no column of one could be."""
+    made = copy.deepcopy(schema)
+    for field in made:
+        field.nullable = True
+        if isinstance(field.dataType, StructType):
+            field.dataType = _nullable(field.dataType)
+    return made
+
+
+def _as_stored(rows: pa.Table, table: TableInfo) -> pa.Table:
+    return rows.rename_columns(list(table.schema.names)).cast(table.schema.arrow)
+
+
 def _pass_task(
     passes: Sequence[Pass], targets: Sequence[tuple[TableInfo, Path]], token: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -72,8 +97,8 @@ def _pass_task(
         for target, parts in held.items():
             table, folder = targets[target]
             for part in segment.regrouped(parts):
-                own = part.rename_columns(list(table.schema.names)).cast(table.schema.arrow)
-                outcome = pickle.dumps((target, segment.write(folder, table, own, token=token)))
+                written = segment.write(folder, table, _as_stored(part, table), token=token)
+                outcome = pickle.dumps((target, written))
                 row = {"partition": 0, "number": target, "outcome": outcome}
                 yield pa.RecordBatch.from_pylist([row], schema=RECORD_SCHEMA)
 

@@ -3,7 +3,7 @@
 The fragment projects what grouping and aggregates need, keeps partial results of every aggregate for each group,
 and the select gets its answers from them: keys by name, aggregates by their final expressions. Predicates that
 speak of the clock or of an outer query are lifted: their columns join the keys, and they are tested on the merged
-state.
+state. Where they leave one value of each such column, a group is one row of the state, not grouped again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     Types = Callable[[str], Mapping[str, str]]
+
+
+EXACT = frozenset({"tinyint", "smallint", "int", "date", "boolean"})
+"""Types of which no two values equal the same value of another type."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,9 @@ def group(
         # Without a group to name there is one row, and something has to stand in it.
         building.partials.append(Partial("p0", "count(*){f}", "sum(p0)"))
     _replace(select, keys, calls, building)
-    _read_state(select, building, lifted, lifted_keys, only_whether=only_whether)
+    pinned = {k for k in lifted_keys if argument_types[k] in EXACT}
+    is_one_row = pinned.issuperset(lifted_keys) and pinned <= {_pinned(c, lifted_keys) for c in lifted}
+    _read_state(select, building, lifted, only_whether=only_whether, is_one_row=is_one_row)
     parts = (_main_part(building, lifted_keys), *_value_parts(building, lifted_keys))
     return Grouped(tuple(_typed(part, types) for part in parts), building.texts)
 
@@ -167,6 +173,21 @@ def _free(node: exp.Expr, own: set[str]) -> list[exp.Expr]:
     if not _waits(node, own) and not isinstance(node, exp.Identifier):
         return [node]
     return [free for child in node.iter_expressions() for free in _free(child, own)]
+
+
+def _pinned(conjunct: exp.Expr, lifted_keys: Sequence[str]) -> str | None:
+    """The lifted column that a predicate leaves one value of."""
+    if not isinstance(conjunct, exp.EQ | exp.NullSafeEQ):
+        return None
+    sides = (conjunct.left, conjunct.right)
+    for side, other in (sides, sides[::-1]):
+        if _is_lifted(side, lifted_keys) and not any(_is_lifted(n, lifted_keys) for n in names.own_nodes(other)):
+            return side.name
+    return None
+
+
+def _is_lifted(node: exp.Expr, lifted_keys: Sequence[str]) -> bool:
+    return isinstance(node, exp.Column) and not node.table and node.name in lifted_keys
 
 
 # Keys
@@ -473,17 +494,22 @@ def _read_state(
     select: exp.Select,
     building: _Building,
     lifted: Sequence[exp.Expr],
-    lifted_keys: Sequence[str],
     *,
     only_whether: bool,
+    is_one_row: bool,
 ) -> None:
-    """Put the merged state in the place of the sources, and HAVING into WHERE."""
-    del lifted_keys
+    """Put the merged state in the place of the sources, and HAVING into WHERE.
+
+    `is_one_row` says that the lifted predicates leave one row of the state for each group at most.
+    """
     was_distinct = not select.args.get("group") and not building.partials and not building.values
     test = " AND ".join(f"({names.text(c)})" for c in lifted) or None
     rows = state_name(building.first_state)
     if only_whether and test:
         source = f"(SELECT {', '.join(building.keys)} FROM {rows} WHERE {test})"
+    elif test and is_one_row and building.keys:
+        columns = ", ".join([*building.keys, *(p.name for p in building.partials)])
+        source = f"(SELECT {columns} FROM {merged_name(building.first_state)} WHERE {test})"
     elif test:
         source = f"({_stand_in(building).merged(rows, test, tuple(building.keys))})"
     else:

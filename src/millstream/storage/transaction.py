@@ -352,12 +352,14 @@ def _create(commit: Commit, wanted: TableInfo) -> TableInfo:
 
 
 def end_view(commit: Commit, view: TableInfo) -> None:
-    """A view goes with the tables that hold its state."""
+    """A view goes with the tables that hold its state, but for those that others share."""
     views.drop(commit, view)
     if view.continuous is not None:
         every = {t.id: t for t in tables.load(commit.connection, commit.base.id).values()}
+        others = [v.continuous for v in views.load(commit.connection, commit.snapshot_id).values() if v.continuous]
+        shared = {table_id for other in others for table_id in other.statics}
         for table_id in (*view.continuous.states, *view.continuous.statics):
-            if table_id in every:
+            if table_id in every and table_id not in shared:
                 tables.drop(commit, every[table_id])
 
 

@@ -66,9 +66,11 @@ class ContinuousViews:
             there = self._lake.catalog.tables(commit.base).get(name.lower())
             if (there.id if there else None) != (existing.id if existing else None):
                 raise conflict(there or existing)  # type: ignore[arg-type]
+            made = self.maker.create(commit, draft)
             if there is not None:
+                # Last, since the new view may share what the old one has pinned.
                 drop_view(commit, there)
-            return self.maker.create(commit, draft)
+            return made
 
         with self.keeper.lock:
             try:
@@ -79,6 +81,7 @@ class ContinuousViews:
             if existing is not None:
                 self._forget(existing)
             self.keeper.added(view)
+            self.maker.remember(draft, view)
         return "CREATE CONTINUOUS VIEW"
 
     def _forget(self, view: TableInfo) -> None:

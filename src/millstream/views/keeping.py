@@ -18,7 +18,7 @@ from millstream.execute import query
 from millstream.execute.kernel import KernelError
 from millstream.execute.passes import fuse, union
 from millstream.execute.relation import ONE_PARTITION_ROWS
-from millstream.execute.write import write_passes, write_rows
+from millstream.execute.write import collect_passes, write_passes, write_rows
 from millstream.ingest.progress import Progress
 from millstream.plan.bind import bind_text
 from millstream.plan.incremental import (
@@ -32,11 +32,11 @@ from millstream.plan.incremental import (
     stream_name,
 )
 from millstream.schema import ObjectKind
-from millstream.storage import segment, state
+from millstream.storage import state
 from millstream.storage.reader import Reader
 from millstream.storage.scan import Scan
 from millstream.views import merging
-from millstream.views.kernels import Kernels, can_run
+from millstream.views.kernels import HERE_ROWS, Kernels, can_run
 from millstream.views.overlay import Overlay, new_rows, no_new_rows, table_name
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.views.kernels import Done
     from millstream.views.making import Draft
+    from millstream.views.merging import Stored
 
 MOST_ROWS = 4_194_304
 """A job reads about so many rows at most: what it holds stays bounded however far behind a view is."""
@@ -217,10 +218,10 @@ class Keeper:
                 if done.is_whole and piece.rows == scan.rows:
                     self._whole[wanted[target][1].id] = frozenset(s.path for s in done.new)
             rest = [i for i in range(len(wanted)) if i not in by_kernel]
-            for target, segments in zip(rest, self._by_spark(piece, [wanted[i] for i in rest]), strict=True):
+            by_spark = self._by_spark(piece, [wanted[i] for i in rest], alone=piece.rows == scan.rows)
+            for target, (segments, merged) in zip(rest, by_spark, strict=True):
                 written[target] += segments
-                if piece.rows == scan.rows:
-                    self._merge_here(*wanted[target], written, gone, target)
+                gone[target] = merged
         return [state.Change(t, tuple(s), g) for (_, t), s, g in zip(wanted, written, gone, strict=True)]
 
     def _by_kernel(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> dict[int, Done]:
@@ -243,30 +244,7 @@ class Keeper:
             return {}
         return dict(zip(chosen, done, strict=True))
 
-    def _merge_here(
-        self,
-        part: Part,
-        table: TableInfo,
-        written: list[list[Segment]],
-        gone: list[tuple[DataFile, ...]],
-        target: int,
-    ) -> None:
-        """Merge new pieces of a small state with the old ones before they are committed."""
-        old, new = self.pieces(table, self.lake.catalog.current), written[target]
-        rows = sum(f.rows for f in old) + sum(s.rows for s in new)
-        if not new or rows > merging.MOST_ROWS or len(old) + len(new) == 1 or not merging.can_merge(part):
-            return
-        folder = self.lake.folder(table)
-        parts = [segment.read(folder, table, f)[0] for f in (*old, *_staged(new))]
-        found = merging.merged(part, parts)
-        if found is None:
-            return
-        whole = segment.write(folder, table, found)
-        segment.remove(folder, new)
-        segment.sync_folder(folder)
-        written[target], gone[target] = [whole], tuple(old)
-
-    def _by_spark(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]]) -> list[list[Segment]]:
+    def _by_spark(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> list[Stored]:
         """One job: the partial results of all parts over a stream's rows, as segments of their states."""
         if not wanted:
             return []
@@ -277,7 +255,12 @@ class Keeper:
         rows = query.run(self.spark, bound, self.relations, {})
         # Each pass has partitions of its own; a task for each costs more than a small basket is worth.
         frame = rows.frame.coalesce(1) if scan.rows <= ONE_PARTITION_ROWS else rows.frame
-        return write_passes(frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
+        if _fits_here(scan, wanted):
+            found = collect_passes(frame, passes, [t for _, t in wanted], rows.splice)
+            old = [self.pieces(t, reader.snapshot()) if alone else [] for _, t in wanted]
+            return merging.store(self.lake, [(*w, found.get(i), old[i]) for i, w in enumerate(wanted)])
+        made = write_passes(frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
+        return [(segments, ()) for segments in made]
 
     def executors(self, kept: Kept) -> list[str]:
         """Which executor runs each part of a view."""
@@ -358,8 +341,10 @@ class Keeper:
         text, reader = in_first_run(union(passes), is_first), Reader(self.lake)
         sources = self._sources(text, scan, reader.snapshot())
         for number, table in enumerate(draft.statics):
-            staged = _staged(draft.written[table.name])
-            sources[static_name(number)] = Scan(table, reader.snapshot().id, staged)
+            own = draft.written.get(table.name)
+            snapshot = reader.snapshot()
+            staged = self.lake.scan(table, snapshot) if own is None else Scan(table, snapshot.id, _staged(own))
+            sources[static_name(number)] = staged
         rows = query.run(self.spark, bind_text(text, Overlay(reader, sources)), self.relations, {})
         targets = [(t, self.lake.folder(t)) for _, t in wanted]
         for (_, table), made in zip(wanted, write_passes(rows.frame, passes, targets, rows.splice), strict=True):
@@ -389,6 +374,13 @@ class Keeper:
     def pieces(self, table: TableInfo, snapshot: Snapshot) -> list[DataFile]:
         with self.lake.catalog.read() as connection:
             return files.live(connection, table.id, snapshot.id)
+
+
+def _fits_here(scan: Scan, wanted: Sequence[tuple[Part, TableInfo]]) -> bool:
+    """Whether the driver may hold what a job makes of some rows: a row of each at most, and sketches are large."""
+    return scan.rows <= HERE_ROWS or (
+        scan.rows <= merging.MOST_ROWS and all(merging.can_merge(part) for part, _ in wanted)
+    )
 
 
 def _placed(part: Part, statics: Sequence[int]) -> Part:

@@ -6,7 +6,8 @@ view that fails to be made leaves nothing behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from millstream.catalog.commits import time_text
 from millstream.catalog.records import ContinuousInfo
 from millstream.errors import Condition, StatementError
 from millstream.execute import query
+from millstream.execute.relation import identity
 from millstream.execute.types import stored_type
 from millstream.execute.write import write_rows
 from millstream.plan.bind import bind, bind_text
@@ -41,9 +43,16 @@ if TYPE_CHECKING:
     from millstream.sql.statements import CreateView, Query
     from millstream.views.keeping import Keeper
 
+    Pin = tuple[str, tuple[tuple[object, ...], ...]]
+
 TABLE_FUNCTIONS = frozenset({"TUMBLE", "HOP", "SESSION"})
 STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 OPENED = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
+UNSTEADY = re.compile(
+    r"\b(now|current_\w+|localtimestamp|unix_timestamp|__ms_now__|rand\w*|uuid|shuffle|monotonically_\w+)\b",
+    re.IGNORECASE,
+)
+"""Words that may give something else each time."""
 
 
 @dataclass
@@ -59,6 +68,8 @@ class Draft:
     written: dict[str, list[Segment]]
     positions: dict[int, int]
     has_history: bool = False
+    pins: list[Pin | None] = field(default_factory=list)
+    """What others may know the static parts by, in their order."""
 
 
 class Maker:
@@ -68,6 +79,7 @@ class Maker:
         self._keeper = keeper
         self._lake = keeper.lake
         self._fragments: dict[tuple[str, tuple[Static, ...]], query.Rows] = {}
+        self._pinned: dict[Pin, int] = {}
 
     def plan(self, statement: CreateView) -> tuple[ViewPlan, Schema]:
         """The fragments of a view's query and its columns; refuses what cannot be kept up to date."""
@@ -175,8 +187,16 @@ class Maker:
                 )
 
     def _write_statics(self, draft: Draft, reader: Reader) -> None:
+        """Pin what static fragments give; views that pin the same share it, and so can share a pass."""
         for number, static in enumerate(draft.plan.statics):
-            rows = query.run(self._keeper.spark, bind_text(static.sql, reader), self._keeper.relations, {})
+            bound = bind_text(static.sql, reader)
+            pin = _pin(static, bound)
+            shared = self._lake.catalog.hidden().get(self._pinned.get(pin, -1)) if pin else None
+            draft.pins.append(pin)
+            if shared is not None:
+                draft.statics.append(shared)
+                continue
+            rows = query.run(self._keeper.spark, bound, self._keeper.relations, {})
             table = state.provisional(draft.name, number, "static", _stored(rows.schema()))
             draft.statics.append(table)
             draft.written[table.name] = write_rows(rows.frame, table, self._lake.folder(table), rows.splice)
@@ -187,10 +207,16 @@ class Maker:
 
     def create(self, commit: Commit, draft: Draft) -> TableInfo:
         """Enter the view with its states and positions; the caller has seen to it that the name is free."""
-        made = {t.name: tables.create(commit, t) for t in (*draft.states, *draft.statics)}
+        own = [*draft.states, *(t for t in draft.statics if t.name in draft.written)]
+        made = {t.name: tables.create(commit, t) for t in own}
         for name, segments in draft.written.items():
             if segments:
                 files.add(commit, made[name], segments)
+        there = {t.id: t for t in tables.load(commit.connection, commit.base.id).values()}
+        for shared in (t for t in draft.statics if t.name not in made):
+            if shared.id not in there:
+                raise conflict(shared)
+            made[shared.name] = shared
         ids = [tuple(made[t.name].id for t in every) for every in (draft.states, draft.statics)]
         info = ContinuousInfo(draft.plan.to_json(), ids[0], ids[1], draft.has_history)
         view = views.create(commit, views.continuous(draft.name, draft.definition, draft.schema, info))
@@ -203,6 +229,20 @@ class Maker:
             position = draft.positions.get(stream_id, upto)
             streams.set_consumer(commit, stream_id, views.consumer(view.id), position)
         return view
+
+    def remember(self, draft: Draft, view: TableInfo) -> None:
+        """A view has been made: others may share what it has pinned."""
+        assert view.continuous is not None
+        for pin, table_id in zip(draft.pins, view.continuous.statics, strict=True):
+            if pin is not None:
+                self._pinned[pin] = table_id
+
+
+def _pin(static: Static, bound: BoundQuery) -> Pin | None:
+    """What two static fragments with the same rows have in common; None if each time may give other rows."""
+    if UNSTEADY.search(static.sql) or bound.views:
+        return None
+    return static.sql, tuple(identity(t.scan) for t in bound.tables)
 
 
 def _check_references(asked: Query, offset: int = 0) -> None:

@@ -1,27 +1,69 @@
-"""Merging small states in the driver with Arrow: sums, least and largest values, all and any.
+"""Small states in the driver: merged with Arrow, and stored.
 
-Gives what `Part.merged` gives on Spark, or nothing where Arrow cannot: other merges, sums that might overflow,
-keys that Spark compares differently (floating numbers), more rows than the driver should hold.
+Merges sums, least and largest values, all and any: gives what `Part.merged` gives on Spark, or nothing where Arrow
+cannot: other merges, sums that might overflow, keys that Spark compares differently (floating numbers), more rows
+than the driver should hold.
 """
 
 from __future__ import annotations
 
 import re
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.execute.write import remove_others
+from millstream.storage import segment
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from millstream.catalog.records import DataFile, Segment, TableInfo
     from millstream.plan.incremental import Part
+    from millstream.storage.lake import Lake
+
+    Stored = tuple[Sequence[Segment], tuple[DataFile, ...]]
+    """New pieces of a state, and the old ones that they replace."""
 
 MOST_ROWS = 1_048_576
 SIMPLE = re.compile(r"(sum|min|max|bool_and|bool_or)\((\w+)\)")
 KERNELS = {"sum": "sum", "min": "min", "max": "max", "bool_and": "all", "bool_or": "any"}
 OPTIONS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 SAFE = 2**62
+
+
+def store(
+    lake: Lake, wanted: Sequence[tuple[Part, TableInfo, pa.Table | None, Sequence[DataFile]]]
+) -> list[Stored]:
+    """Write new partial rows of states, merged with the old pieces where that can be done here."""
+    token = uuid.uuid4().hex[:12]
+    touched = [lake.folder(t) for _, t, rows, _ in wanted if rows is not None]
+    try:
+        with ThreadPoolExecutor(segment.WRITERS) as pool:
+            stored = list(pool.map(lambda w: _store(lake, token, *w), wanted))
+    except BaseException:
+        for folder in touched:
+            remove_others(folder, token, set())
+        raise
+    for folder in touched:
+        segment.sync_folder(folder)
+    return stored
+
+
+def _store(
+    lake: Lake, token: str, part: Part, table: TableInfo, rows: pa.Table | None, old: Sequence[DataFile]
+) -> Stored:
+    if rows is None:
+        return (), ()
+    folder, whole = lake.folder(table), None
+    if old and can_merge(part) and rows.num_rows + sum(f.rows for f in old) <= MOST_ROWS:
+        whole = merged(part, [*(segment.read(folder, table, f)[0] for f in old), rows])
+    data = rows if whole is None else whole
+    written = [segment.write(folder, table, p, token=token) for p in segment.sliced(data)]
+    return written, () if whole is None else tuple(old)
 
 
 def can_merge(part: Part) -> bool:
@@ -33,7 +75,7 @@ def can_merge(part: Part) -> bool:
 def merged(part: Part, pieces: Sequence[pa.Table]) -> pa.Table | None:
     """One row for each group of the pieces' rows; None if Arrow cannot."""
     rows = pa.concat_tables(pieces)
-    if rows.num_rows > MOST_ROWS or not all(_is_safe(rows, p.merge) for p in part.partials):
+    if not all(_is_safe(rows, p.merge) for p in part.partials):
         return None
     wanted = [(p.name, KERNELS[_function(p.merge)], OPTIONS) for p in part.partials]
     try:
