@@ -1,6 +1,6 @@
 """Options of the law tests, how many feeds run, and the coverage table at the end.
 
-    pytest tests/law                     50 cases in one feed, the same each time
+    pytest tests/law                     300 cases in six feeds, the same each time
     pytest tests/law --cases 2000        40 feeds
     pytest tests/law --first-seed 100    other feeds
     pytest tests/law --view 17           one view of each feed alone
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from millstream.clock import ManualClock
     from millstream.database import Database
 
-CASES = 50
-"""In `make test`, to keep it short; `make law` runs 2,000."""
+CASES = 300
+"""In `make test`; `make law` runs 2,000."""
 COVERAGE = pytest.StashKey[Coverage]()
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SAMPLE = 0.1
 """This part of all reads is judged by Spark."""
+EXECUTORS = ("kernel", "spark_sql")
+"""Feeds of even seeds run on the first, which leaves to Spark what it cannot do, odd ones on the second."""
 
 Open = Callable[[], "Database"]
 
@@ -94,6 +96,7 @@ class Run:
 
     def _connect(self) -> None:
         self._db = self._open()
+        self._db.sql(f"SET executor = {EXECUTORS[self.feed.seed % 2]}")
         self._spark.db = self._db
         register = getattr(self._db, "create_function", None)
         if register is not None:

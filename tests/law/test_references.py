@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.law.grammar import Feed, Query
     from tests.law.reference import Start
 
-SEED, QUERIES = 2_000_003, 30
+SEED, QUERIES = 2_000_003, 20
 ONLY_IN_VIEWS = {"aggregate:first", "aggregate:last", PYTHON}
 """What a view's text says that Spark does not know, or knows without an order."""
 

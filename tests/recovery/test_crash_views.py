@@ -433,12 +433,13 @@ def _tables(view: Any) -> tuple[int, ...]:
 MIX = ["insert m 5", "read mixed_spread", "insert m 40", "read mixed_sums", "merge mixed_spread", "drop"]
 MOVED = ["insert m 5", "read mixed_named", "insert m 5", "flush", "read mixed_named"]
 MIXING: list[Place] = [
-    ("millstream.views.keeping:write_passes", 1, AFTER, MIX),
+    ("millstream.views.merging:store", 1, AFTER, MIX),
     ("millstream.storage.segment:_sizes", 3, BEFORE, MIX),
     ("millstream.storage.state:commit", 2, BEFORE, MIX),
     ("millstream.views.keeping:write_rows", 1, AFTER, MIX),
     ("millstream.storage.state:sweep", 3, BEFORE, MIX),
-    ("millstream.views.keeping:write_passes", 2, AFTER, MOVED),
+    ("millstream.views.merging:store", 2, AFTER, MOVED),
+    ("millstream.storage.segment:_sizes", 4, BEFORE, MOVED),
 ]
 
 
