@@ -17,7 +17,7 @@ from harness import Measure, Run, main
 from history import rarer
 
 BATCHES = 12
-ROUNDS = 3
+ROUNDS = 1
 CONTENDERS = (*EXECUTORS, STREAMING, DEFERRED)
 
 

@@ -192,6 +192,51 @@ def test_a_pass_is_shared_among_tasks_by_its_keys(events: Database, monkeypatch:
         assert read(events, "x") == expected(events, "SELECT k, s, max(v) AS t FROM events GROUP BY k, s", data)
 
 
+def test_tasks_find_their_share_of_a_state_though_the_pass_changes(
+    events: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view that comes later makes the pass hash its keys in another order; another machine has more tasks."""
+    monkeypatch.setattr(kernels, "ONE_TASK_ROWS", 10)
+    monkeypatch.setattr(kernels, "HERE_ROWS", 10)
+    tasks = [2]
+    monkeypatch.setattr(kernels.os, "cpu_count", lambda: tasks[0])
+    query = "SELECT s, k, sum(v) AS t, min(d) AS l FROM events GROUP BY s, k"
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {query}")
+    every = []
+    for number in range(5):
+        if number == 2:
+            events.sql("CREATE CONTINUOUS VIEW w AS SELECT k, s, max(v) AS t FROM events GROUP BY k, s")
+        if number == 4:
+            tasks[0] = 3
+        every.append(rows(200, 200 * number))
+        events.insert("events", every[-1])
+        assert read(events, "v") == expected(events, query, pa.concat_tables(every))
+    orders = {s.keys for s in events._engine.views.keeper.kernels._shares.values()}
+    assert orders == {("k1", "k0"), ("k0", "k1")}
+
+
+def test_the_kernel_merges_the_pieces_of_large_states(events: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ONE_TASK_ROWS", 10)
+    monkeypatch.setattr(kernels, "HERE_ROWS", 10)
+    monkeypatch.setattr(kernels, "MERGED_TIMES", 0)
+    monkeypatch.setattr(kernels, "LEAST_MERGED_ROWS", 0)
+    monkeypatch.setattr(keeping, "MOST_PIECES", 4)
+    monkeypatch.setattr(keeping.Keeper, "_merged_by_spark", None)
+    alone = "SELECT count(*) AS n, max(s) AS m FROM events"
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    events.sql(f"CREATE CONTINUOUS VIEW w AS {alone}")
+    every, most = [], 0
+    for number in range(6):
+        every.append(rows(100, 100 * number))
+        events.insert("events", every[-1])
+        events.drain()
+        keeper, data = events._engine.views.keeper, pa.concat_tables(every)
+        most = max(most, *(len(keeper.pieces(t, events._lake.catalog.current)) for t in states(events)))
+        assert read(events, "v") == expected(events, QUERY, data)
+        assert read(events, "w") == expected(events, alone, data)
+    assert most <= 4
+
+
 @pytest.mark.parametrize("executor", ["kernel", "spark_sql"])
 def test_old_baskets_are_not_read_again(events: Database, executor: str) -> None:
     events.sql("CREATE STREAMING TABLE kept (k INT, v BIGINT, ts TIMESTAMP) TIMESTAMP BY ts RANGE UNBOUNDED")

@@ -49,6 +49,14 @@ class KernelError(Exception):
 
 
 @dataclass(frozen=True)
+class Old:
+    """A piece of a state that is there: the share of one task, or, without a number, of all."""
+
+    path: str
+    number: int | None = None
+
+
+@dataclass(frozen=True)
 class Output:
     """A state that a task feeds: the partial's columns that are its own, and how they merge with what is there."""
 
@@ -57,17 +65,27 @@ class Output:
     presence: str | None
     table: TableInfo
     folder: Path
-    old: tuple[str, ...] = ()
+    old: tuple[Old, ...] = ()
     merge: str | None = None
 
 
 @dataclass(frozen=True)
 class KernelPass:
-    """A pass in DuckDB's words; `buckets` tasks share it, each with a test of its own."""
+    """A pass in DuckDB's words, a text for each of its tasks; None merges what is there, and nothing new."""
 
-    sql: tuple[str, ...]
+    sql: tuple[str | None, ...]
     keys: tuple[str, ...]
     outputs: tuple[Output, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that a task has written: its target, its record, the task's number, and the process."""
+
+    target: int
+    segment: Segment
+    task: int
+    process: int
 
 
 @dataclass(frozen=True)
@@ -80,12 +98,9 @@ class KernelJob:
     token: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
 
-def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[tuple[int, Segment, int]]:
-    """Run a job in Spark's tasks, or, without a session, here.
-
-    Gives for each file its target, its record, and the process that wrote it.
-    """
-    outcomes: list[tuple[int, Segment, int]] = []
+def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[Written]:
+    """Run a job in Spark's tasks, or, without a session, here."""
+    outcomes: list[Written] = []
     folders = {o.folder for p in job.passes for o in p.outputs}
     try:
         found = list(_outcomes(job, 0)) if session is None else _on_spark(job, session())
@@ -94,7 +109,7 @@ def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[tupl
                 raise KernelError(outcome)
         outcomes = [o for o in found if not isinstance(o, str)]
     finally:
-        kept = {s.path for _, s, _ in outcomes}
+        kept = {o.segment.path for o in outcomes}
         for folder in folders:
             remove_others(folder, job.token, kept)
     for folder in folders:
@@ -102,7 +117,7 @@ def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[tupl
     return outcomes
 
 
-def _on_spark(job: KernelJob, session: SparkSession) -> list[tuple[int, Segment, int] | str]:
+def _on_spark(job: KernelJob, session: SparkSession) -> list[Written | str]:
     with translated():
         frame = session.range(job.tasks, numPartitions=job.tasks)
         records = frame.mapInArrow(_task(job), RECORD).toArrow()
@@ -120,7 +135,7 @@ def _task(job: KernelJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return task
 
 
-def _outcomes(job: KernelJob, number: int) -> Iterator[tuple[int, Segment, int] | str]:
+def _outcomes(job: KernelJob, number: int) -> Iterator[Written | str]:
     import duckdb
 
     try:
@@ -182,26 +197,38 @@ def bucket(keys: Sequence[tuple[str, pa.DataType]], number: int, of: int) -> str
     return f"hash({hashed}) % {of} = {number}"
 
 
-def _run_pass(connection: Any, made: KernelPass, number: int, token: str) -> Iterator[tuple[int, Segment, int]]:
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {PARTIAL} AS {made.sql[number]}")
+def _run_pass(connection: Any, made: KernelPass, number: int, token: str) -> Iterator[Written]:
+    text = made.sql[number]
+    if text is not None:
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {PARTIAL} AS {text}")
     for output in made.outputs:
-        found = connection.execute(_output_sql(output, made.keys, number, len(made.sql))).to_arrow_table()
+        query = _output_sql(output, made.keys, number, len(made.sql), is_new=text is not None)
+        found = connection.execute(query).to_arrow_table()
         if not found.num_rows:
             continue
         data = found.rename_columns(list(output.table.schema.names)).cast(output.table.schema.arrow)
         for part in segment.sliced(data):
-            yield output.target, segment.write(output.folder, output.table, part, token=token), os.getpid()
+            written = segment.write(output.folder, output.table, part, token=token)
+            yield Written(output.target, written, number, os.getpid())
 
 
-def _output_sql(output: Output, keys: Sequence[str], number: int, of: int) -> str:
+def _output_sql(output: Output, keys: Sequence[str], number: int, of: int, *, is_new: bool) -> str:
     names = output.table.schema.names
-    listed = ", ".join(f"{c} AS {n}" for c, n in zip(output.columns, names, strict=True))
-    present = f" WHERE {output.presence} > 0" if output.presence else ""
-    new = f"SELECT {listed} FROM {PARTIAL}{present}"
+    parts = []
+    if is_new:
+        listed = ", ".join(f"{c} AS {n}" for c, n in zip(output.columns, names, strict=True))
+        present = f" WHERE {output.presence} > 0" if output.presence else ""
+        parts.append(f"SELECT {listed} FROM {PARTIAL}{present}")
     if output.merge is None:
-        return new
+        return parts[0]
     # The hash must be that of the pass, so the keys stand in the order of the pass.
     places = [output.columns.index(k) for k in keys]
     test = bucket([(names[i], output.table.schema.columns[i].type) for i in places], number, of)
-    old = f"SELECT {', '.join(names)} FROM {files(output.old)}" + (f" WHERE {test}" if test else "")
-    return output.merge.format(rows=f"({new} UNION ALL {old}) AS m")
+    own = [o.path for o in output.old if o.number == number]
+    shared = [o.path for o in output.old if o.number is None]
+    for paths, where in ((own, None), (shared, test)):
+        if paths:
+            parts.append(f"SELECT {', '.join(names)} FROM {files(paths)}" + (f" WHERE {where}" if where else ""))
+    if not parts:
+        parts.append(f"SELECT {', '.join(names)} FROM {files([output.old[0].path])} WHERE false")
+    return output.merge.format(rows=f"({' UNION ALL '.join(parts)}) AS m")

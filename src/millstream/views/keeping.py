@@ -36,7 +36,8 @@ from millstream.storage import state
 from millstream.storage.reader import Reader
 from millstream.storage.scan import Scan
 from millstream.views import merging
-from millstream.views.kernels import HERE_ROWS, Kernels, can_run
+from millstream.views.kernels import HERE_ROWS, Kernels, can_merge, can_run
+from millstream.views.merging import Done
 from millstream.views.overlay import Overlay, new_rows, no_new_rows, table_name
 
 if TYPE_CHECKING:
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
     from millstream.execute.session import Spark
     from millstream.ingest.progress import Listener
     from millstream.storage.lake import Lake
-    from millstream.views.kernels import Done
     from millstream.views.making import Draft
-    from millstream.views.merging import Stored
 
 MOST_ROWS = 4_194_304
 """A job reads about so many rows at most: what it holds stays bounded however far behind a view is."""
+MOST_ROWS_HERE = 1_048_576
+"""A basket of so many rows at most has its partial results brought to the driver, where they are small."""
 MOST_PIECES = 8
 """A state of more files than this is merged to one."""
 
@@ -211,17 +212,15 @@ class Keeper:
         written: list[list[Segment]] = [[] for _ in wanted]
         gone: list[tuple[DataFile, ...]] = [() for _ in wanted]
         for piece in state.in_pieces(scan, MOST_ROWS):
-            by_kernel = self._by_kernel(piece, wanted, alone=piece.rows == scan.rows)
-            for target, done in by_kernel.items():
-                written[target] += done.new
-                gone[target] = done.gone
-                if done.is_whole and piece.rows == scan.rows:
-                    self._whole[wanted[target][1].id] = frozenset(s.path for s in done.new)
-            rest = [i for i in range(len(wanted)) if i not in by_kernel]
-            by_spark = self._by_spark(piece, [wanted[i] for i in rest], alone=piece.rows == scan.rows)
-            for target, (segments, merged) in zip(rest, by_spark, strict=True):
-                written[target] += segments
-                gone[target] = merged
+            alone = piece.rows == scan.rows
+            done = self._by_kernel(piece, wanted, alone=alone)
+            rest = [i for i in range(len(wanted)) if i not in done]
+            by_spark = self._by_spark(piece, [wanted[i] for i in rest], alone=alone)
+            for target, made in (*done.items(), *zip(rest, by_spark, strict=True)):
+                written[target] += made.new
+                gone[target] = made.gone
+                if made.is_whole and alone:
+                    self._whole[wanted[target][1].id] = frozenset(s.path for s in made.new)
         return [state.Change(t, tuple(s), g) for (_, t), s, g in zip(wanted, written, gone, strict=True)]
 
     def _by_kernel(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> dict[int, Done]:
@@ -244,7 +243,7 @@ class Keeper:
             return {}
         return dict(zip(chosen, done, strict=True))
 
-    def _by_spark(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> list[Stored]:
+    def _by_spark(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> list[Done]:
         """One job: the partial results of all parts over a stream's rows, as segments of their states."""
         if not wanted:
             return []
@@ -260,7 +259,7 @@ class Keeper:
             old = [self.pieces(t, reader.snapshot()) if alone else [] for _, t in wanted]
             return merging.store(self.lake, [(*w, found.get(i), old[i]) for i, w in enumerate(wanted)])
         made = write_passes(frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
-        return [(segments, ()) for segments in made]
+        return [Done(tuple(segments)) for segments in made]
 
     def executors(self, kept: Kept) -> list[str]:
         """Which executor runs each part of a view."""
@@ -363,13 +362,26 @@ class Keeper:
             gone = self.pieces(table, snapshot)
             if len(gone) <= MOST_PIECES:
                 return 0
-            reader = Reader(self.lake)
-            name = table_name(table.id)
-            bound = bind_text(part.merged(name), Overlay(reader, {name: self.lake.scan(table, snapshot)}))
-            rows = query.run(self.spark, bound, self.relations, {})
-            written = write_rows(rows.frame, table, self.lake.folder(table), rows.splice)
+            written = self._merged_by_kernel(part, table, gone) or self._merged_by_spark(part, table, snapshot)
         state.commit(self.lake, state.Progress((state.Change(table, tuple(written), tuple(gone)),)))
         return len(gone)
+
+    def _merged_by_kernel(self, part: Part, table: TableInfo, gone: Sequence[DataFile]) -> Sequence[Segment]:
+        """One row a group of a state's pieces; nothing if the kernel cannot."""
+        if self.executor == SPARK_SQL or not can_merge(part, table):
+            return ()
+        try:
+            done = self.kernels.merge(part, table, gone)
+        except KernelError:
+            return ()
+        self._whole[table.id] = frozenset(s.path for s in done.new)
+        return done.new
+
+    def _merged_by_spark(self, part: Part, table: TableInfo, snapshot: Snapshot) -> Sequence[Segment]:
+        reader, name = Reader(self.lake), table_name(table.id)
+        bound = bind_text(part.merged(name), Overlay(reader, {name: self.lake.scan(table, snapshot)}))
+        rows = query.run(self.spark, bound, self.relations, {})
+        return write_rows(rows.frame, table, self.lake.folder(table), rows.splice)
 
     def pieces(self, table: TableInfo, snapshot: Snapshot) -> list[DataFile]:
         with self.lake.catalog.read() as connection:
@@ -379,7 +391,7 @@ class Keeper:
 def _fits_here(scan: Scan, wanted: Sequence[tuple[Part, TableInfo]]) -> bool:
     """Whether the driver may hold what a job makes of some rows: a row of each at most, and sketches are large."""
     return scan.rows <= HERE_ROWS or (
-        scan.rows <= merging.MOST_ROWS and all(merging.can_merge(part) for part, _ in wanted)
+        scan.rows <= MOST_ROWS_HERE and all(merging.can_merge(part) for part, _ in wanted)
     )
 
 

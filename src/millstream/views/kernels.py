@@ -1,13 +1,14 @@
 """Which fragments the kernel runs, and its jobs: parts of views → passes in DuckDB's words over files.
 
 The kernel takes a part if every word and type of it is proven (`execute.translate`); all others go to Spark. A
-state that is no larger than the basket is merged in the same job; larger ones get one more piece.
+state that is not much larger than the basket is merged in the same job; larger ones get one more piece, and are
+merged when these have come to many.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from millstream.execute.passes import columns_of, fuse
 from millstream.plan.incremental import in_first_run
 from millstream.storage import segment
 from millstream.storage.scan import ROW
+from millstream.views.merging import Done
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from millstream.catalog.records import DataFile, Segment, TableInfo
+    from millstream.catalog.records import DataFile, TableInfo
     from millstream.execute.passes import Pass
     from millstream.execute.session import Spark
     from millstream.plan.incremental import Part
@@ -35,31 +37,41 @@ HERE_ROWS = 16_384
 """Baskets up to this size are not worth a job: the driver runs the kernel itself."""
 ONE_TASK_ROWS = 65_536
 LEAST_MERGED_ROWS = 16_384
+MERGED_TIMES = 4
+"""A state of up to so many times the rows of a basket is merged with it: to write it again costs less than reads
+that find it in pieces."""
 MOST_TASKS = 8
-MOST_ROWS_HERE = 2_097_152
+MOST_ROWS_HERE = 4_194_304
 THREADS = 2
 
 
 @dataclass(frozen=True)
-class Done:
-    """What the kernel made of a part: new pieces of its state, and the old ones that they replace."""
+class Share:
+    """Which of so many tasks wrote a file, and the keys, in the order in which they were hashed."""
 
-    new: tuple[Segment, ...]
-    gone: tuple[DataFile, ...]
-    is_whole: bool
+    number: int
+    of: int
+    keys: tuple[str, ...]
 
 
 def can_run(part: Part, table: TableInfo, sources: Mapping[str, Scan]) -> bool:
     """Whether the kernel may run a part over these sources."""
-    if part.grouping != ", ".join(part.keys) or part.prepared or ROW in part.fragment:
-        return False
-    types = [c.type for c in table.schema.columns]
-    if not translate.are_proven(types) or any("double" in t for k, t in part.types if k in part.keys):
+    if part.grouping != ", ".join(part.keys) or ROW in part.fragment or not can_merge(part, table):
         return False
     text = in_first_run(part.fragment, False)
     if not all(_is_plain(s, text) for n, s in sources.items() if n in text):
         return False
-    return translate.to_duckdb(text) is not None and translate.to_duckdb(part.merged("m")) is not None
+    return translate.to_duckdb(text) is not None
+
+
+def can_merge(part: Part, table: TableInfo) -> bool:
+    """Whether the kernel may merge the state of a part."""
+    types = [c.type for c in table.schema.columns]
+    if part.prepared or not translate.are_proven(types):
+        return False
+    if any("double" in t for k, t in part.types if k in part.keys):
+        return False
+    return translate.to_duckdb(part.merged("m")) is not None
 
 
 def _is_plain(scan: Scan, text: str) -> bool:
@@ -76,6 +88,7 @@ class Kernels:
         self._spark = spark
         self._write_scratch = write_scratch
         self.workers: set[int] = set()
+        self._shares: dict[str, Share] = {}
 
     def run(
         self,
@@ -86,33 +99,64 @@ class Kernels:
     ) -> list[Done]:
         """The partial results of parts over a stream's rows, merged with what is there where that is little."""
         old = [self._to_merge(pieces(t), scan) for _, t in wanted]
-        tasks = self._tasks(scan)
+        tasks = self._tasks(scan.rows)
         passes = [self._pass(made, wanted, old, tasks) for made in fuse(enumerate(p for p, _ in wanted))]
-        text = " ".join(sql for p in passes for sql in p.sql)
+        text = " ".join(sql for p in passes for sql in p.sql if sql)
         scratch: list[Path] = []
         files = {name: self._paths(s, scratch) for name, s in sources.items() if name in text}
         job = kernel.KernelJob(files, tuple(passes), tasks)
         try:
-            outcomes = kernel.run(job, None if scan.rows <= HERE_ROWS else self._spark.session)
+            outcomes = self._run(job, scan.rows)
         finally:
             for path in scratch:
                 path.unlink(missing_ok=True)
-        self.workers = {process for _, _, process in outcomes}
+        self.workers = {o.process for o in outcomes}
         found = []
         for number, ((_, table), merged) in enumerate(zip(wanted, old, strict=True)):
-            new = tuple(s for target, s, _ in outcomes if target == number)
+            new = tuple(o.segment for o in outcomes if o.target == number)
             found.append(Done(new, tuple(merged or ()), merged is not None or not pieces(table)))
         return found
+
+    def merge(self, part: Part, table: TableInfo, pieces: Sequence[DataFile]) -> Done:
+        """Make one row a group of what a state has in pieces."""
+        rows = sum(f.rows for f in pieces)
+        of = self._tasks(rows) if part.keys else 1
+        columns = columns_of(part)
+        old = self._old(table, pieces, Share(0, of, part.keys))
+        output = kernel.Output(0, columns, None, table, self._lake.folder(table), old, _merge(part))
+        job = kernel.KernelJob({}, (kernel.KernelPass((None,) * of, part.keys, (output,)),), of)
+        return Done(tuple(o.segment for o in self._run(job, rows)), tuple(pieces), is_whole=True)
+
+    def _run(self, job: kernel.KernelJob, rows: int) -> list[kernel.Written]:
+        outcomes = kernel.run(job, None if rows <= HERE_ROWS else self._spark.session)
+        for made in job.passes:
+            for output in made.outputs:
+                keys = _hashed(output, made.keys)
+                for old in output.old:
+                    self._shares.pop(old.path, None)
+                for o in (o for o in outcomes if o.target == output.target):
+                    self._shares[str(output.folder / o.segment.path)] = Share(o.task, len(made.sql), keys)
+        return outcomes
+
+    def _old(self, table: TableInfo, pieces: Sequence[DataFile], wanted: Share) -> tuple[kernel.Old, ...]:
+        """Pieces of a state; those that were shared out as they would be now are for one task alone."""
+        found = []
+        for file in pieces:
+            path = str(self._lake.folder(table) / file.path)
+            share = self._shares.get(path)
+            is_same = share is not None and (share.of, share.keys) == (wanted.of, wanted.keys)
+            found.append(kernel.Old(path, share.number if share is not None and is_same else None))
+        return tuple(found)
 
     @staticmethod
     def _to_merge(had: list[DataFile], scan: Scan) -> list[DataFile] | None:
         """The pieces to merge with; None if they are too many rows for this basket."""
         rows = sum(f.rows for f in had)
-        return had if had and rows <= max(scan.rows, LEAST_MERGED_ROWS) else None
+        return had if had and rows <= max(MERGED_TIMES * scan.rows, LEAST_MERGED_ROWS) else None
 
     @staticmethod
-    def _tasks(scan: Scan) -> int:
-        return 1 if scan.rows <= ONE_TASK_ROWS else min(MOST_TASKS, os.cpu_count() or 1)
+    def _tasks(rows: int) -> int:
+        return 1 if rows <= ONE_TASK_ROWS else min(MOST_TASKS, os.cpu_count() or 1)
 
     def _pass(
         self,
@@ -134,17 +178,11 @@ class Kernels:
         for member in made.members:
             part, table = wanted[member.target]
             merged = old[member.target]
-            outputs.append(
-                kernel.Output(
-                    member.target,
-                    member.columns,
-                    member.presence,
-                    table,
-                    self._lake.folder(table),
-                    tuple(str(self._lake.folder(table) / f.path) for f in merged or ()),
-                    _merge(part) if merged else None,
-                )
-            )
+            output = kernel.Output(member.target, member.columns, member.presence, table, self._lake.folder(table))
+            if merged:
+                there = self._old(table, merged, Share(0, of, _hashed(output, made.keys)))
+                output = replace(output, old=there, merge=_merge(part))
+            outputs.append(output)
         return kernel.KernelPass(sql, made.keys, tuple(outputs))
 
     def _paths(self, scan: Scan, scratch: list[Path]) -> tuple[str, ...]:
@@ -191,6 +229,11 @@ def _rest(scan: Scan) -> pa.Table:
 
 
 MARK = "__ms_bucket__"
+
+
+def _hashed(output: kernel.Output, keys: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a state that tasks share it by, in the order of a pass's keys."""
+    return tuple(output.table.schema.names[output.columns.index(k)] for k in keys)
 
 
 def _merge(part: Part) -> str:

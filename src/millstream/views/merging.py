@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,19 +26,23 @@ if TYPE_CHECKING:
     from millstream.plan.incremental import Part
     from millstream.storage.lake import Lake
 
-    Stored = tuple[Sequence[Segment], tuple[DataFile, ...]]
-    """New pieces of a state, and the old ones that they replace."""
-
-MOST_ROWS = 1_048_576
+MOST_ROWS = 4_194_304
 SIMPLE = re.compile(r"(sum|min|max|bool_and|bool_or)\((\w+)\)")
 KERNELS = {"sum": "sum", "min": "min", "max": "max", "bool_and": "all", "bool_or": "any"}
 OPTIONS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 SAFE = 2**62
 
 
-def store(
-    lake: Lake, wanted: Sequence[tuple[Part, TableInfo, pa.Table | None, Sequence[DataFile]]]
-) -> list[Stored]:
+@dataclass(frozen=True)
+class Done:
+    """What was made of a part: new pieces of its state, the old ones that they replace, whether that is all."""
+
+    new: tuple[Segment, ...] = ()
+    gone: tuple[DataFile, ...] = ()
+    is_whole: bool = False
+
+
+def store(lake: Lake, wanted: Sequence[tuple[Part, TableInfo, pa.Table | None, Sequence[DataFile]]]) -> list[Done]:
     """Write new partial rows of states, merged with the old pieces where that can be done here."""
     token = uuid.uuid4().hex[:12]
     touched = [lake.folder(t) for _, t, rows, _ in wanted if rows is not None]
@@ -55,15 +60,15 @@ def store(
 
 def _store(
     lake: Lake, token: str, part: Part, table: TableInfo, rows: pa.Table | None, old: Sequence[DataFile]
-) -> Stored:
+) -> Done:
     if rows is None:
-        return (), ()
+        return Done()
     folder, whole = lake.folder(table), None
     if old and can_merge(part) and rows.num_rows + sum(f.rows for f in old) <= MOST_ROWS:
         whole = merged(part, [*(segment.read(folder, table, f)[0] for f in old), rows])
     data = rows if whole is None else whole
-    written = [segment.write(folder, table, p, token=token) for p in segment.sliced(data)]
-    return written, () if whole is None else tuple(old)
+    written = tuple(segment.write(folder, table, p, token=token) for p in segment.sliced(data))
+    return Done(written) if whole is None else Done(written, tuple(old), is_whole=True)
 
 
 def can_merge(part: Part) -> bool:
