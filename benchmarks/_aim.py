@@ -420,7 +420,8 @@ def _deferred(job: Job) -> Outcome:
     outcome = Outcome()
     with database(job, " RANGE UNBOUNDED") as db:
         insert = partial(_insert_and_drain, db, job.workload.stream)
-        for _ in _take_files(job, outcome, insert, lambda q: db.sql(job.workload.queries[q].sql).to_arrow()):
+        ask = {name: job.workload.in_spark(query.sql) for name, query in job.workload.queries.items()}
+        for _ in _take_files(job, outcome, insert, lambda name: db.sql(ask[name]).to_arrow()):
             pass
     return outcome
 

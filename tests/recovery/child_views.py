@@ -24,7 +24,7 @@ from millstream.schedule.net import Firing
 from millstream.schedule.runner import Runner
 from millstream.schedule.upkeep import advance_views, upkeep_net
 from millstream.storage import inline, retention, upkeep
-from millstream.views import keeping, kernels
+from millstream.views import keeping, merging
 from tests.recovery import child
 from tests.recovery.child import say
 
@@ -160,7 +160,7 @@ def keep(path: str, first: int, *, pieces: bool) -> None:
     """Insert from two threads and read from a third until killed, with views that follow eagerly; no Spark."""
     inline.MOST_ROWS = 10
     if pieces:
-        kernels.LEAST_MERGED_ROWS = 4
+        merging.LEAST_MERGED_ROWS = 4
     clock = SystemClock()
     db = millstream.connect(path, clock=clock, background=False)
     done = Acknowledged({s: count_in(db, v) for s, v in (("s", "whole"), ("h", "past_whole"))})

@@ -11,9 +11,10 @@ import pytest
 
 import millstream
 from millstream.errors import Condition, MillstreamError
+from millstream.execute.passes import fuse
 from millstream.schema import ObjectKind
 from millstream.storage import upkeep
-from millstream.views import keeping, kernels
+from millstream.views import keeping, kernels, merging
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +122,23 @@ def test_views_that_pin_the_same_rows_share_them_and_a_pass(events: Database) ->
     assert pinned(events) == []
 
 
+def test_what_a_stream_is_called_does_not_keep_views_apart(events: Database) -> None:
+    queries = {
+        "a": "SELECT k, sum(v) AS x FROM events WHERE s <> 'x' GROUP BY k",
+        "b": "SELECT e.k, min(e.d) AS x FROM events e WHERE e.v > 10 GROUP BY e.k",
+        "c": "SELECT f.k, max(f.s) AS x FROM events AS f GROUP BY f.k",
+        "d": "SELECT e.k, max('`e`.' || e.s) AS x FROM events e GROUP BY e.k",
+    }
+    for name, query in queries.items():
+        events.sql(f"CREATE CONTINUOUS VIEW {name} AS {query}")
+    every = {k.view.name: k.parts[0] for k in events._engine.views.keeper.every()}
+    assert len(fuse(enumerate(every[name] for name in "abc"))) == 1
+    assert len(fuse(enumerate(every.values()))) == 2
+    events.insert("events", rows(50))
+    for name, query in queries.items():
+        assert read(events, name) == expected(events, query, rows(50))
+
+
 def test_what_may_be_different_each_time_is_pinned_by_each_view(events: Database) -> None:
     events.sql("CREATE TABLE names (k INT, name STRING)")
     for view in ("a", "b"):
@@ -218,8 +236,8 @@ def test_tasks_find_their_share_of_a_state_though_the_pass_changes(
 def test_the_kernel_merges_the_pieces_of_large_states(events: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "ONE_TASK_ROWS", 10)
     monkeypatch.setattr(kernels, "HERE_ROWS", 10)
-    monkeypatch.setattr(kernels, "MERGED_TIMES", 0)
-    monkeypatch.setattr(kernels, "LEAST_MERGED_ROWS", 0)
+    monkeypatch.setattr(merging, "MERGED_TIMES", 0)
+    monkeypatch.setattr(merging, "LEAST_MERGED_ROWS", 0)
     monkeypatch.setattr(keeping, "MOST_PIECES", 4)
     monkeypatch.setattr(keeping.Keeper, "_merged_by_spark", None)
     alone = "SELECT count(*) AS n, max(s) AS m FROM events"

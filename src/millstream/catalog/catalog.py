@@ -206,6 +206,11 @@ class Catalog:
             if not self._pins[snapshot_id]:
                 del self._pins[snapshot_id]
 
+    def pins(self) -> list[int]:
+        """The snapshots that someone reads."""
+        with self._lock:
+            return sorted(self._pins)
+
     def oldest_pin(self) -> int | None:
         with self._lock:
             return min(self._pins, default=None)

@@ -96,6 +96,14 @@ def is_there(connection: Connection, view_id: int) -> bool:
     return row is not None
 
 
+def has_readers(connection: Connection, stream_id: int) -> bool:
+    """Whether a continuous view consumes a stream."""
+    row = connection.execute(
+        "SELECT 1 FROM millstream_consumer WHERE stream_id = ? AND name LIKE 'view %'", (stream_id,)
+    ).fetchone()
+    return row is not None
+
+
 def consumer(view_id: int) -> str:
     """The name under which a view consumes its streams."""
     return f"view {view_id}"

@@ -237,7 +237,7 @@ def _span_of_line(line: int, column: int, message: str, splice: Splice) -> Span 
 def _from_text(text: str, splice: Splice) -> MillstreamError:
     """An error that came without its fields: look for a condition in the text."""
     if "CANCELLED" in text.upper() or "cancelled" in text:
-        return StatementError(Condition.QUERY_REFUSED, "the statement was cancelled")
+        return StatementError(Condition.CANCELLED, "the statement was cancelled")
     if match := re.search(r"\[([A-Z][A-Z0-9_.]+)\] (.*)", text):
         return _build(match[1], splice.restore_names(_message(match[2])), {}, None, splice)
     if "stopped SparkContext" in text:

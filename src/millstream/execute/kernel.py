@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import pickle
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from millstream.errors import MillstreamError
 from millstream.execute.failures import translated
 from millstream.execute.write import RECORD, RECORD_SCHEMA, remove_others
 from millstream.schema import TIMESTAMP
@@ -107,7 +109,9 @@ def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[Writ
         for outcome in found:
             if isinstance(outcome, str):
                 raise KernelError(outcome)
-        outcomes = [o for o in found if not isinstance(o, str)]
+            if isinstance(outcome, MillstreamError):
+                raise outcome
+        outcomes = [o for o in found if isinstance(o, Written)]
     finally:
         kept = {o.segment.path for o in outcomes}
         for folder in folders:
@@ -117,7 +121,7 @@ def run(job: KernelJob, session: Callable[[], SparkSession] | None) -> list[Writ
     return outcomes
 
 
-def _on_spark(job: KernelJob, session: SparkSession) -> list[Written | str]:
+def _on_spark(job: KernelJob, session: SparkSession) -> list[Written | MillstreamError | str]:
     with translated():
         frame = session.range(job.tasks, numPartitions=job.tasks)
         records = frame.mapInArrow(_task(job), RECORD).toArrow()
@@ -135,7 +139,8 @@ def _task(job: KernelJob) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return task
 
 
-def _outcomes(job: KernelJob, number: int) -> Iterator[Written | str]:
+def _outcomes(job: KernelJob, number: int) -> Iterator[Written | MillstreamError | str]:
+    """What a task has written; what DuckDB refuses is told as text, and an error of ours arrives whole."""
     import duckdb
 
     try:
@@ -145,35 +150,28 @@ def _outcomes(job: KernelJob, number: int) -> Iterator[Written | str]:
                     yield from _run_pass(connection, made, number, job.token)
     except (duckdb.Error, pa.ArrowInvalid) as error:
         yield str(error)
+    except MillstreamError as error:
+        yield error
 
 
-class connect:  # noqa: N801
+@contextmanager
+def connect(
+    sources: Mapping[str, tuple[str, ...]], threads: int = 1, tables: Mapping[str, pa.Table] | None = None
+) -> Iterator[Any]:
     """A DuckDB of our own, in which names stand for files or Arrow tables."""
+    import duckdb
 
-    def __init__(
-        self,
-        sources: Mapping[str, tuple[str, ...]],
-        threads: int = 1,
-        tables: Mapping[str, pa.Table] | None = None,
-    ) -> None:
-        import duckdb
-
-        self._connection = duckdb.connect(":memory:", config={"threads": threads, "memory_limit": MOST_MEMORY})
-        self._connection.execute("SET TimeZone = 'UTC'")
-        held = dict(tables or {})
+    held = dict(tables or {})
+    with duckdb.connect(":memory:", config={"threads": threads, "memory_limit": MOST_MEMORY}) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
         for number, name in enumerate({**sources, **held}):
             parts = [f"SELECT * FROM {files(sources[name])}"] if name in sources else []
             if name in held:
-                self._connection.register(f"held_{number}", held[name])
+                connection.register(f"held_{number}", held[name])
                 parts.append(f"SELECT * FROM held_{number}")
             quoted = '"' + name.replace('"', '""') + '"'
-            self._connection.execute(f"CREATE VIEW {quoted} AS {' UNION ALL BY NAME '.join(parts)}")
-
-    def __enter__(self) -> Any:
-        return self._connection
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
+            connection.execute(f"CREATE VIEW {quoted} AS {' UNION ALL BY NAME '.join(parts)}")
+        yield connection
 
 
 def failures() -> tuple[type[Exception], ...]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from millstream.plan.incremental import Part
 
 NAME = re.compile(r"\b[aflkx][0-9]+\b")
+ALONE = re.compile(r"(\w+) AS `([^`]+)`")
+"""A source that is one stream and nothing else, and the name that the query gives it."""
+ROWS = "`__ms_rows`"
+UNSURE = re.compile(r"'[^']*`|\bSELECT\b", re.IGNORECASE)
+"""Text that may say the name for something else: in quotes, or for a table of a subquery."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,29 @@ class Pass:
 def fuse(parts: Iterable[tuple[int, Part]]) -> list[Pass]:
     """The passes for fragments, each with the number of the target it feeds."""
     alike: dict[tuple[object, ...], list[tuple[int, Part]]] = {}
-    for target, part in parts:
+    for target, given in parts:
+        part = _renamed_source(given)
         alike.setdefault(_likeness(part), []).append((target, part))
     return [_alone(*group[0]) if len(group) == 1 else _together(group) for group in alike.values()]
+
+
+def _renamed_source(part: Part) -> Part:
+    """The part with one name for its stream, so that what views call it does not keep them apart."""
+    found = ALONE.fullmatch(part.source)
+    texts = [sql for _, sql in part.projections] + ([part.where] if part.where else [])
+    if found is None or any(UNSURE.search(text) for text in texts):
+        return part
+    own = re.compile(rf"(?<!\.)`{re.escape(found[2])}`\.")
+
+    def renamed(text: str) -> str:
+        return own.sub(f"{ROWS}.", text)
+
+    return replace(
+        part,
+        source=f"{found[1]} AS {ROWS}",
+        projections=tuple((name, renamed(sql)) for name, sql in part.projections),
+        where=renamed(part.where) if part.where else None,
+    )
 
 
 def _likeness(part: Part) -> tuple[object, ...]:

@@ -53,7 +53,11 @@ def write_passes(
     try:
         with translated(splice):
             records = numbered(frame).mapInArrow(_pass_task(passes, targets, token), RECORD).toArrow()
-        outcomes = [pickle.loads(o) for o in records.column("outcome").to_pylist()]
+        found = [pickle.loads(o) for o in records.column("outcome").to_pylist()]
+        for outcome in found:
+            if isinstance(outcome, MillstreamError):
+                raise outcome
+        outcomes = found
     finally:
         kept = {s.path for _, s in outcomes}
         for _, folder in targets:
@@ -94,15 +98,24 @@ def _pass_task(
         for batch in batches:
             for target, rows in split_passes(pa.Table.from_batches([batch]), passes):
                 held.setdefault(target, []).append(rows)
-        for target, parts in held.items():
-            table, folder = targets[target]
-            for part in segment.regrouped(parts):
-                written = segment.write(folder, table, _as_stored(part, table), token=token)
-                outcome = pickle.dumps((target, written))
-                row = {"partition": 0, "number": target, "outcome": outcome}
-                yield pa.RecordBatch.from_pylist([row], schema=RECORD_SCHEMA)
+        for target, outcome in _written(held, targets, token):
+            row = {"partition": 0, "number": target, "outcome": pickle.dumps(outcome)}
+            yield pa.RecordBatch.from_pylist([row], schema=RECORD_SCHEMA)
 
     return task
+
+
+def _written(
+    held: Mapping[int, Sequence[pa.Table]], targets: Sequence[tuple[TableInfo, Path]], token: str
+) -> Iterator[tuple[int, tuple[int, Segment] | MillstreamError]]:
+    """The segments of a task's rows; an error of storage is an outcome too, so that it arrives whole."""
+    for target, parts in held.items():
+        table, folder = targets[target]
+        try:
+            for part in segment.regrouped(parts):
+                yield target, (target, segment.write(folder, table, _as_stored(part, table), token=token))
+        except MillstreamError as error:
+            yield target, error
 
 
 def split_passes(rows: pa.Table, passes: Sequence[Pass]) -> Iterator[tuple[int, pa.Table]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.catalog import files, inlined, snapshots
+from millstream.catalog import files, inlined, snapshots, streams
 from millstream.schema import ObjectKind
-from millstream.storage import index, inline, period, upkeep, watermark
+from millstream.storage import index, inline, period, segment, upkeep, watermark
 from millstream.storage.transaction import Written
 
 if TYPE_CHECKING:
@@ -72,12 +72,22 @@ def _settle(lake: Lake, table: TableInfo, cut: int) -> None:
 def _end(lake: Lake, table: TableInfo, cut: int) -> None:
     def work(commit: Commit) -> bool:
         live = commit.connection.execute(f"{EXPIRED} AND f.end_snapshot IS NULL", (table.id, cut)).fetchall()
-        if live:
-            files.end(commit, table, [file_id for (file_id,) in live])
-        return bool(live)
+        gone = _seen(lake, commit, table, {file_id for (file_id,) in live})
+        if gone:
+            files.end(commit, table, gone)
+        return bool(gone)
 
     if lake.catalog.commit(work):
         lake.committed([Written(table, 0, 0, 0, removes=True)])
+
+
+def _seen(lake: Lake, commit: Commit, table: TableInfo, ids: set[int]) -> list[int]:
+    """Those of some files whose rows every consumer has seen; one that has failed, say, has not."""
+    if not ids or not streams.consumers(commit.connection, table.id):
+        return sorted(ids)
+    needed = upkeep.needed_from(commit, table)
+    live = [f for f in files.live(commit.connection, table.id, commit.snapshot_id) if f.id in ids]
+    return [f.id for f in live if segment.last_row_id(lake.folder(table), f) < needed]
 
 
 def _forget(lake: Lake, table: TableInfo, cut: int) -> bool:

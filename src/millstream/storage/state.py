@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from millstream.catalog.store import Connection
     from millstream.storage.lake import Lake
 
-ENDED = "data_file_id IN (SELECT data_file_id FROM ducklake_data_file WHERE table_id = ? AND end_snapshot <= ?)"
+ENDED = "data_file_id IN (SELECT data_file_id FROM ducklake_data_file WHERE table_id = ? AND end_snapshot <= ?{})"
+UNREAD = " AND (begin_snapshot > ? OR end_snapshot <= ?)"
+"""A file that a pinned snapshot does not have."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,11 @@ def sweep(lake: Lake, states: Sequence[TableInfo]) -> None:
     """Delete the files that have left a state, but for those that a reader may be reading."""
 
     def work(connection: Connection) -> None:
-        pinned = lake.catalog.oldest_pin()
-        before = lake.catalog.current.id if pinned is None else min(pinned, lake.catalog.current.id)
+        pins = lake.catalog.pins()
+        ended = ENDED.format(UNREAD * len(pins))
         for table in states:
-            snapshots.forget_files(connection, ENDED, (table.id, before), lake.clock.now())
+            arguments = (table.id, lake.catalog.current.id, *(pin for pin in pins for _ in range(2)))
+            snapshots.forget_files(connection, ended, arguments, lake.clock.now())
 
     lake.catalog.maintain(work)
     upkeep.delete_scheduled(lake)

@@ -263,10 +263,13 @@ class Transaction:
         self._finish()
 
     def _apply(self, commit: Commit, every: Sequence[Staged]) -> None:
-        for table in self._dropped.values():
+        for table in sorted(self._dropped.values(), key=lambda t: t.kind not in VIEWS):
             check_still_there(commit, table)
             if table.kind in VIEWS:
                 end_view(commit, table)
+            elif views.has_readers(commit.connection, table.id):
+                # A view has come since the statement looked.
+                raise conflict(table)
             else:
                 tables.drop(commit, table)
         made = {wanted.id: _create(commit, wanted) for wanted in self._created.values()}

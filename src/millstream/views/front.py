@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.catalog import files, views
+from millstream.catalog.commits import Receipt
 from millstream.errors import Condition, StatementError
 from millstream.plan import define, incremental
 from millstream.plan.bind import find_named
@@ -73,10 +74,12 @@ class ContinuousViews:
             return made
 
         with self.keeper.lock:
+            receipt = Receipt()
             try:
-                view = self._lake.catalog.commit(work)
+                view = self._lake.catalog.commit(work, receipt=receipt)
             except BaseException:
-                self.maker.discard(draft)
+                if not receipt.committed:
+                    self.maker.discard(draft)
                 raise
             if existing is not None:
                 self._forget(existing)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from millstream.catalog import files, views
 from millstream.catalog.records import DataFile
-from millstream.errors import DataError, MillstreamError, StatementError
+from millstream.errors import Condition, DataError, MillstreamError, StatementError
 from millstream.execute import query
 from millstream.execute.kernel import KernelError
 from millstream.execute.passes import fuse, union
@@ -32,9 +32,9 @@ from millstream.plan.incremental import (
     stream_name,
 )
 from millstream.schema import ObjectKind
-from millstream.storage import state
+from millstream.storage import segment, state
 from millstream.storage.reader import Reader
-from millstream.storage.scan import Scan
+from millstream.storage.scan import Scan, visible
 from millstream.views import merging
 from millstream.views.kernels import HERE_ROWS, Kernels, can_merge, can_run
 from millstream.views.merging import Done
@@ -43,7 +43,12 @@ from millstream.views.overlay import Overlay, new_rows, no_new_rows, table_name
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
     from millstream.catalog.records import Segment, Snapshot, TableInfo
+    from millstream.execute.failures import Splice
+    from millstream.execute.passes import Pass
     from millstream.execute.relation import Relations
     from millstream.execute.session import Spark
     from millstream.ingest.progress import Listener
@@ -54,6 +59,8 @@ MOST_ROWS = 4_194_304
 """A job reads about so many rows at most: what it holds stays bounded however far behind a view is."""
 MOST_ROWS_HERE = 1_048_576
 """A basket of so many rows at most has its partial results brought to the driver, where they are small."""
+TOO_LARGE = "maxResultSize"
+"""What Spark says of a result that it would not bring to the driver."""
 MOST_PIECES = 8
 """A state of more files than this is merged to one."""
 
@@ -94,19 +101,21 @@ class Keeper:
 
     def every(self) -> list[Kept]:
         """All continuous views there are now."""
-        found = [t for t in self.lake.catalog.tables().values() if t.kind is ObjectKind.CONTINUOUS_VIEW]
-        return [self.kept(t) for t in found]
+        now = self.lake.catalog.current
+        found = [t for t in self.lake.catalog.tables(now).values() if t.kind is ObjectKind.CONTINUOUS_VIEW]
+        return [self.kept(t, now) for t in found]
 
-    def kept(self, view: TableInfo) -> Kept:
+    def kept(self, view: TableInfo, at: Snapshot | None = None) -> Kept:
+        """The view as it is at a snapshot that has it, by default now."""
         known = self._known.get(view.id)
         if known is None:
-            known = self._known[view.id] = self._load(view)
+            known = self._known[view.id] = self._load(view, at or self.lake.catalog.current)
         return known
 
-    def _load(self, view: TableInfo) -> Kept:
+    def _load(self, view: TableInfo, at: Snapshot) -> Kept:
         info = view.continuous
         assert info is not None
-        every = self.lake.catalog.hidden()
+        every = self.lake.catalog.hidden(at)
         plan = ViewPlan.from_json(info.plan)
         return Kept(
             view, plan, tuple(_placed(p, info.statics) for p in plan.parts), tuple(every[i] for i in info.states)
@@ -131,15 +140,17 @@ class Keeper:
     def _position(self, view_id: int, stream_id: int) -> int:
         if view_id not in self.positions:
             with self.lake.catalog.read() as connection:
-                self.positions[view_id] = views.positions(connection).get(view_id, {})
+                stored = views.positions(connection).get(view_id, {})
+            # Another thread may have moved it on meanwhile.
+            return self.positions.setdefault(view_id, stored).get(stream_id, 0)
         return self.positions[view_id].get(stream_id, 0)
 
     def _next_row_id(self, stream_id: int) -> int:
         stream = self._stream(stream_id)
         return 0 if stream is None else self.lake.catalog.table_stats(stream).next_row_id
 
-    def _stream(self, stream_id: int) -> TableInfo | None:
-        return next((t for t in self.lake.catalog.tables().values() if t.id == stream_id), None)
+    def _stream(self, stream_id: int, at: Snapshot | None = None) -> TableInfo | None:
+        return next((t for t in self.lake.catalog.tables(at).values() if t.id == stream_id), None)
 
     # Moving on
 
@@ -161,20 +172,21 @@ class Keeper:
     def advance(self, stream_id: int) -> int:
         """Bring every view of a stream up to date; returns how many rows were new to some."""
         with self.lock:
-            stream = self._stream(stream_id)
-            if stream is None:
-                return 0
             waiting: dict[int, list[Kept]] = {}
             for kept in self.every():
                 if stream_id in kept.plan.streams and kept.view.id not in self.failures:
                     waiting.setdefault(self._position(kept.view.id, stream_id), []).append(kept)
-            return sum(self._advance(stream, since, group) for since, group in sorted(waiting.items()))
+            return sum(self._advance(stream_id, since, group) for since, group in sorted(waiting.items()))
 
-    def _advance(self, stream: TableInfo, since: int, group: Sequence[Kept]) -> int:
-        upto = self._next_row_id(stream.id)
+    def _advance(self, stream_id: int, since: int, group: Sequence[Kept]) -> int:
+        upto = self._next_row_id(stream_id)
         if upto <= since:
             return 0
+        # The stream as it is at the snapshot: a change of its columns moves the rows that it has inlined.
         snapshot = self.lake.catalog.current
+        stream = self._stream(stream_id, snapshot)
+        if stream is None:
+            return 0
         with self.lake.catalog.pinned(snapshot.id):
             scan = state.new_rows(self.lake, stream, snapshot, since, self._last_ids)
             upto = max(upto, _last_id(scan, self._last_ids) + 1)
@@ -188,6 +200,8 @@ class Keeper:
         try:
             changes = self._changes(stream, scan, group)
         except (StatementError, DataError) as error:
+            if error.condition is Condition.CANCELLED:
+                raise
             if len(group) == 1:
                 self._fail(group[0], scan, upto, error)
                 return
@@ -196,7 +210,14 @@ class Keeper:
             self._run(stream, scan, group[half:], upto)
             return
         moved = {k.view.id: {stream.id: upto} for k in group}
-        if state.commit(self.lake, state.Progress(tuple(changes), moved)):
+        try:
+            is_done = state.commit(self.lake, state.Progress(tuple(changes), moved))
+        except BaseException:
+            # It may be durable all the same, so what is stored counts.
+            for view_id in moved:
+                self.positions.pop(view_id, None)
+            raise
+        if is_done:
             for view_id, positions in moved.items():
                 self.positions.setdefault(view_id, {}).update(positions)
             return
@@ -209,19 +230,25 @@ class Keeper:
         wanted = [(p, t) for k in group for p, t in zip(k.parts, k.states, strict=True) if stream.id in p.streams]
         if not scan.rows:
             return []
-        written: list[list[Segment]] = [[] for _ in wanted]
-        gone: list[tuple[DataFile, ...]] = [() for _ in wanted]
-        for piece in state.in_pieces(scan, MOST_ROWS):
-            alone = piece.rows == scan.rows
-            done = self._by_kernel(piece, wanted, alone=alone)
-            rest = [i for i in range(len(wanted)) if i not in done]
-            by_spark = self._by_spark(piece, [wanted[i] for i in rest], alone=alone)
-            for target, made in (*done.items(), *zip(rest, by_spark, strict=True)):
-                written[target] += made.new
-                gone[target] = made.gone
-                if made.is_whole and alone:
-                    self._whole[wanted[target][1].id] = frozenset(s.path for s in made.new)
-        return [state.Change(t, tuple(s), g) for (_, t), s, g in zip(wanted, written, gone, strict=True)]
+        done: list[tuple[int, Done]] = []
+        try:
+            for piece in state.in_pieces(scan, MOST_ROWS):
+                alone = piece.rows == scan.rows
+                by_kernel = self._by_kernel(piece, wanted, alone=alone)
+                done += by_kernel.items()
+                rest = [i for i in range(len(wanted)) if i not in by_kernel]
+                done += zip(rest, self._by_spark(piece, [wanted[i] for i in rest], alone=alone), strict=True)
+        except BaseException:
+            for target, made in done:
+                segment.remove(self.lake.folder(wanted[target][1]), made.new)
+            raise
+        return [self._change(t, [m for target, m in done if target == i]) for i, (_, t) in enumerate(wanted)]
+
+    def _change(self, table: TableInfo, made: Sequence[Done]) -> state.Change:
+        new = tuple(s for m in made for s in m.new)
+        if len(made) == 1 and made[0].is_whole:
+            self._whole[table.id] = frozenset(s.path for s in new)
+        return state.Change(table, new, tuple(f for m in made for f in m.gone))
 
     def _by_kernel(self, scan: Scan, wanted: Sequence[tuple[Part, TableInfo]], *, alone: bool) -> dict[int, Done]:
         """What the kernel makes of the parts it can run, by their places; nothing if it fails on them."""
@@ -255,11 +282,35 @@ class Keeper:
         # Each pass has partitions of its own; a task for each costs more than a small basket is worth.
         frame = rows.frame.coalesce(1) if scan.rows <= ONE_PARTITION_ROWS else rows.frame
         if _fits_here(scan, wanted):
-            found = collect_passes(frame, passes, [t for _, t in wanted], rows.splice)
-            old = [self.pieces(t, reader.snapshot()) if alone else [] for _, t in wanted]
-            return merging.store(self.lake, [(*w, found.get(i), old[i]) for i, w in enumerate(wanted)])
+            found = self._collected(frame, passes, [t for _, t in wanted], rows.splice)
+            if found is not None:
+                return self._stored_here(scan, wanted, found, reader.snapshot() if alone else None)
         made = write_passes(frame, passes, [(t, self.lake.folder(t)) for _, t in wanted], rows.splice)
         return [Done(tuple(segments)) for segments in made]
+
+    @staticmethod
+    def _collected(
+        frame: DataFrame, passes: Sequence[Pass], tables: Sequence[TableInfo], splice: Splice
+    ) -> dict[int, pa.Table] | None:
+        """The rows of all passes; None if they turn out to be too many for the driver, as joins can make them."""
+        try:
+            return collect_passes(frame, passes, tables, splice)
+        except MillstreamError as error:
+            if TOO_LARGE not in f"{error.message} {error.detail}":
+                raise
+            return None
+
+    def _stored_here(
+        self,
+        scan: Scan,
+        wanted: Sequence[tuple[Part, TableInfo]],
+        found: Mapping[int, pa.Table],
+        snapshot: Snapshot | None,
+    ) -> list[Done]:
+        """Store new rows of states, merged with their pieces at a snapshot where that is worth it."""
+        old = [self.pieces(t, snapshot) if snapshot is not None else [] for _, t in wanted]
+        old = [o if merging.is_worth_it(o, scan.rows) else [] for o in old]
+        return merging.store(self.lake, [(*w, found.get(i), old[i]) for i, w in enumerate(wanted)])
 
     def executors(self, kept: Kept) -> list[str]:
         """Which executor runs each part of a view."""
@@ -321,9 +372,9 @@ class Keeper:
         for stream_id in draft.plan.streams:
             stream = every[stream_id]
             scan = state.new_rows(self.lake, stream, snapshot, 0, self._last_ids)
-            scan = replace(scan, horizon=reader.horizon(stream))
             # Rows that come after the snapshot have later numbers than all of its own.
             draft.positions[stream_id] = _last_id(scan, self._last_ids) + 1
+            scan = visible(replace(scan, horizon=reader.horizon(stream)))
             wanted = [
                 (p, t) for p, t in zip(draft.plan.parts, draft.states, strict=True) if stream_id in p.streams
             ]
@@ -360,9 +411,10 @@ class Keeper:
         snapshot = self.lake.catalog.current
         with self.lake.catalog.pinned(snapshot.id):
             gone = self.pieces(table, snapshot)
-            if len(gone) <= MOST_PIECES:
+            if len(gone) <= MOST_PIECES or self._whole.get(table.id) == frozenset(f.path for f in gone):
                 return 0
             written = self._merged_by_kernel(part, table, gone) or self._merged_by_spark(part, table, snapshot)
+            self._whole[table.id] = frozenset(s.path for s in written)
         state.commit(self.lake, state.Progress((state.Change(table, tuple(written), tuple(gone)),)))
         return len(gone)
 
@@ -374,7 +426,6 @@ class Keeper:
             done = self.kernels.merge(part, table, gone)
         except KernelError:
             return ()
-        self._whole[table.id] = frozenset(s.path for s in done.new)
         return done.new
 
     def _merged_by_spark(self, part: Part, table: TableInfo, snapshot: Snapshot) -> Sequence[Segment]:

@@ -18,6 +18,7 @@ from millstream.execute.passes import columns_of, fuse
 from millstream.plan.incremental import in_first_run
 from millstream.storage import segment
 from millstream.storage.scan import ROW
+from millstream.views import merging
 from millstream.views.merging import Done
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 HERE_ROWS = 16_384
 """Baskets up to this size are not worth a job: the driver runs the kernel itself."""
 ONE_TASK_ROWS = 65_536
-LEAST_MERGED_ROWS = 16_384
-MERGED_TIMES = 4
-"""A state of up to so many times the rows of a basket is merged with it: to write it again costs less than reads
-that find it in pieces."""
 MOST_TASKS = 8
 MOST_ROWS_HERE = 4_194_304
 THREADS = 2
@@ -151,8 +148,7 @@ class Kernels:
     @staticmethod
     def _to_merge(had: list[DataFile], scan: Scan) -> list[DataFile] | None:
         """The pieces to merge with; None if they are too many rows for this basket."""
-        rows = sum(f.rows for f in had)
-        return had if had and rows <= max(MERGED_TIMES * scan.rows, LEAST_MERGED_ROWS) else None
+        return had if merging.is_worth_it(had, scan.rows) else None
 
     @staticmethod
     def _tasks(rows: int) -> int:

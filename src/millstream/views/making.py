@@ -21,6 +21,7 @@ from millstream.execute import query
 from millstream.execute.relation import identity
 from millstream.execute.types import stored_type
 from millstream.execute.write import write_rows
+from millstream.plan import cut
 from millstream.plan.bind import bind, bind_text
 from millstream.plan.incremental import ViewPlan, in_first_run, static_name, stream_name
 from millstream.rewrite.refuse import refused
@@ -34,7 +35,7 @@ from millstream.storage.transaction import conflict
 from millstream.views.overlay import Overlay, is_view, no_new_rows, no_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import Segment, TableInfo
@@ -45,11 +46,10 @@ if TYPE_CHECKING:
 
     Pin = tuple[str, tuple[tuple[object, ...], ...]]
 
-TABLE_FUNCTIONS = frozenset({"TUMBLE", "HOP", "SESSION"})
 STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 OPENED = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
 UNSTEADY = re.compile(
-    r"\b(now|current_\w+|localtimestamp|unix_timestamp|__ms_now__|rand\w*|uuid|shuffle|monotonically_\w+)\b",
+    r"\b(now|current_\w+|localtimestamp|unix_timestamp|__ms_now__|rand\w*|uniform|uuid|shuffle|monotonically_\w+)\b",
     re.IGNORECASE,
 )
 """Words that may give something else each time."""
@@ -85,6 +85,10 @@ class Maker:
         """The fragments of a view's query and its columns; refuses what cannot be kept up to date."""
         reader = Reader(self._lake)
         known = reader.tables(reader.snapshot())
+        uncut = _uncut(statement.query, known)
+        is_cut = uncut is not statement.query
+        if is_cut:
+            statement = replace(statement, query=uncut, text=uncut.text)
         text = statement.query.text
         empty = {
             t.name: no_rows(t, reader.snapshot())
@@ -107,10 +111,11 @@ class Maker:
         try:
             return plan_view(tree, _known(known), _opener(known, statement.name.text), self._types), schema
         except StatementError as error:
-            if error.span is not None and not bound.edits:
-                error.span = error.span.shifted(statement.query.offset)
-            elif bound.edits:
+            if bound.edits or is_cut:
+                # It points into a text that the user has not written.
                 error.span = None
+            elif error.span is not None:
+                error.span = error.span.shifted(statement.query.offset)
             raise
 
     def _schema(self, bound: BoundQuery) -> Schema:
@@ -190,7 +195,7 @@ class Maker:
         """Pin what static fragments give; views that pin the same share it, and so can share a pass."""
         for number, static in enumerate(draft.plan.statics):
             bound = bind_text(static.sql, reader)
-            pin = _pin(static, bound)
+            pin = _pin(static, bound, self._keeper.spark.functions)
             shared = self._lake.catalog.hidden().get(self._pinned.get(pin, -1)) if pin else None
             draft.pins.append(pin)
             if shared is not None:
@@ -238,11 +243,26 @@ class Maker:
                 self._pinned[pin] = table_id
 
 
-def _pin(static: Static, bound: BoundQuery) -> Pin | None:
+def _pin(static: Static, bound: BoundQuery, functions: Collection[str]) -> Pin | None:
     """What two static fragments with the same rows have in common; None if each time may give other rows."""
-    if UNSTEADY.search(static.sql) or bound.views:
+    own = any(re.search(rf"\b{re.escape(name)}\b", static.sql, re.IGNORECASE) for name in functions)
+    if own or UNSTEADY.search(static.sql) or bound.views:
         return None
     return static.sql, tuple(identity(t.scan) for t in bound.tables)
+
+
+def _uncut(asked: Query, tables: Mapping[str, TableInfo]) -> Query:
+    """The query with subqueries for TUMBLE and HOP; the query itself if it has none."""
+    try:
+        edits = cut.edits(asked, tables)
+    except StatementError as error:
+        error.span = error.span and error.span.shifted(asked.offset)
+        raise
+    if not edits:
+        return asked
+    made = parse_one(query.splice(asked.text, edits)[0])
+    assert isinstance(made, Select)
+    return made.query
 
 
 def _check_references(asked: Query, offset: int = 0) -> None:
@@ -263,11 +283,11 @@ def _check_references(asked: Query, offset: int = 0) -> None:
                 span=reference.as_of.span.shifted(offset),
             )
     for function in asked.functions:
-        if function.text.upper() in TABLE_FUNCTIONS:
+        if function.text.upper() == "SESSION":
             raise StatementError(
                 Condition.NOT_SUPPORTED_YET,
-                f"{function.text.upper()} in a continuous view is not built yet",
-                hint="Group by an expression on the time, such as date_trunc('HOUR', ts).",
+                "SESSION in a continuous view is not built yet",
+                hint="Cut the stream by TUMBLE or HOP.",
                 span=function.span.shifted(offset),
             )
 
@@ -298,7 +318,7 @@ def _opener(every: Mapping[str, TableInfo], making: str) -> Callable[[str], exp.
         statement = parse_one(found.definition or "")
         if isinstance(statement, Select):
             _check_references(replace(statement.query, functions=()))
-        tree = statement.query.tree if isinstance(statement, Select) else None
+        tree = _uncut(statement.query, every).tree if isinstance(statement, Select) else None
         if not isinstance(tree, exp.Query):
             raise refused(f"the view {name!r} cannot be taken apart", None, "Write its query out in this one.")
         return tree

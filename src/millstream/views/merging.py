@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
 
 MOST_ROWS = 4_194_304
+LEAST_MERGED_ROWS = 16_384
+MERGED_TIMES = 4
+"""A state of up to so many times the rows of a basket is merged with it: to write it again costs less than reads
+that find it in pieces."""
 SIMPLE = re.compile(r"(sum|min|max|bool_and|bool_or)\((\w+)\)")
 KERNELS = {"sum": "sum", "min": "min", "max": "max", "bool_and": "all", "bool_or": "any"}
 OPTIONS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
@@ -42,8 +46,13 @@ class Done:
     is_whole: bool = False
 
 
+def is_worth_it(old: Sequence[DataFile], basket: int) -> bool:
+    """Whether the pieces of a state are to be merged with what a basket of so many rows gives."""
+    return bool(old) and sum(f.rows for f in old) <= max(MERGED_TIMES * basket, LEAST_MERGED_ROWS)
+
+
 def store(lake: Lake, wanted: Sequence[tuple[Part, TableInfo, pa.Table | None, Sequence[DataFile]]]) -> list[Done]:
-    """Write new partial rows of states, merged with the old pieces where that can be done here."""
+    """Write new partial rows of states, merged with the old pieces given where that can be done here."""
     token = uuid.uuid4().hex[:12]
     touched = [lake.folder(t) for _, t, rows, _ in wanted if rows is not None]
     try:
@@ -97,10 +106,12 @@ def _function(merge: str) -> str:
 
 
 def _is_safe(rows: pa.Table, merge: str) -> bool:
-    """Whether a sum of whole numbers cannot overflow, which Arrow would not tell."""
+    """Whether Arrow gives what Spark gives: it tells no overflow of a sum, and NaN is no largest number to it."""
     column = rows.column(merge.partition("(")[2].removesuffix(")"))
-    if _function(merge) != "sum" or not pa.types.is_integer(column.type):
-        return _function(merge) != "sum" or bool(pa.types.is_floating(column.type))
+    if _function(merge) != "sum":
+        return not (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
+    if not pa.types.is_integer(column.type):
+        return bool(pa.types.is_floating(column.type))
     bounds = pc.min_max(column).as_py()
     largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
     return bool(largest * max(1, rows.num_rows) < SAFE)

@@ -59,7 +59,7 @@ class Readings:
     def read(self, view: TableInfo, reader: Reader) -> Scan | BoundQuery:
         """A scan of the view's rows, or, where they are many, the query that computes them."""
         self._check_sound(view)
-        kept = self._keeper.kept(view)
+        kept = self._keeper.kept(view, reader.snapshot())
         found = self._kept.get(view.id)
         if found is not None and self._is_at(found, kept, reader):
             return found.scan
