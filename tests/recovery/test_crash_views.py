@@ -391,7 +391,7 @@ DROP = ["insert s 5", "DROP VIEW named", "expire"]
 DROP_ALL = ["insert s 5", "DROP STREAM s CASCADE", "expire"]
 DROPPING: list[Place] = [
     ("millstream.catalog.views:drop", 1, BEFORE, DROP),
-    ("millstream.catalog.tables:drop", 2, AFTER, DROP),
+    ("millstream.catalog.tables:drop", 1, AFTER, DROP),
     ("millstream.catalog.commits:Commit.finish", 2, AFTER, DROP),
     ("millstream.views.front:ContinuousViews.dropped", 1, BEFORE, DROP),
     ("pathlib:Path.unlink", 2, AFTER, DROP),

@@ -20,6 +20,7 @@ NAME = re.compile(r"\b[aflkx][0-9]+\b")
 ALONE = re.compile(r"(\w+) AS `([^`]+)`")
 """A source that is one stream and nothing else, and the name that the query gives it."""
 ROWS = "`__ms_rows`"
+PLAIN = re.compile(r"`[^`]+`(\.`[^`]+`)*")
 UNSURE = re.compile(r"'[^']*`|\bSELECT\b", re.IGNORECASE)
 """Text that may say the name for something else: in quotes, or for a table of a subquery."""
 
@@ -86,7 +87,9 @@ def _likeness(part: Part) -> tuple[object, ...]:
     if part.grouping != ", ".join(part.keys):
         return (id(part),)
     expressions = dict(part.projections)
-    return part.source, tuple(sorted(expressions[k] for k in part.keys))
+    keys = sorted(expressions[k] for k in part.keys)
+    # One column under two names would be one key of the pass.
+    return (part.source, *keys) if len(set(keys)) == len(keys) else (id(part),)
 
 
 def columns_of(part: Part) -> tuple[str, ...]:
@@ -110,8 +113,10 @@ def _together(group: Sequence[tuple[int, Part]]) -> Pass:
     members, outputs = [], []
     first = dict(group[0][1].projections)
     keys = [shared_name(e) for e in sorted(first[k] for k in group[0][1].keys)]
+    is_one_test = len({p.where for _, p in group}) == 1
     for number, (target, part) in enumerate(group):
-        known = {name: shared_name(expression) for name, expression in part.projections}
+        guard = None if is_one_test else part.where
+        known = {n: shared_name(_guarded(e, n in part.keys, guard)) for n, e in part.projections}
         condition = shared_name(part.where) if part.where else None
         names: list[str] = []
         for partial in part.partials:
@@ -130,6 +135,13 @@ def _together(group: Sequence[tuple[int, Part]]) -> Pass:
     some = "" if None in tests else " WHERE " + " OR ".join(f"({t})" for t in dict.fromkeys(tests))
     rows = _rows({name: sql for sql, name in shared.items()}, group[0][1].source, some)
     return Pass(rows, (*keys, *outputs), ", ".join(keys), tuple(members), tuple(keys))
+
+
+def _guarded(expression: str, is_key: bool, where: str | None) -> str:
+    """An expression that is computed for a part's own rows alone: for others it may be what cannot be."""
+    if where is None or is_key or PLAIN.fullmatch(expression):
+        return expression
+    return f"CASE WHEN {where} THEN {expression} END"
 
 
 def _renamed(text: str, names: dict[str, str]) -> str:

@@ -42,7 +42,7 @@ STARTUP: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
-    "spark.driver.memory": "4g",
+    "spark.driver.memory": "3g",
     "spark.sql.shuffle.partitions": "4",
     "spark.python.worker.reuse": "true",
     "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/millstream-warehouse",

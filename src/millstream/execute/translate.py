@@ -19,7 +19,7 @@ from millstream.execute.kernel import DUCKDB_TYPES
 from millstream.sql.dialect import Millstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 PROVEN_TYPES = frozenset(DUCKDB_TYPES)
 PROVEN_NODES: frozenset[type[exp.Expr]] = frozenset({
@@ -66,7 +66,12 @@ def to_duckdb(sql: str) -> str | None:
     tree = sqlglot.parse_one(sql, read=Millstream)
     if not all(_is_proven(node) for node in tree.walk()):
         return None
-    return tree.transform(_rewritten).sql(dialect="duckdb")
+    # The inner ones first: what is inside of a division may be one.
+    for node in reversed(list(tree.walk(bfs=False))):
+        made = _rewritten(node)
+        if made is not node:
+            node.replace(made)
+    return tree.sql(dialect="duckdb")
 
 
 def _is_proven(node: exp.Expr) -> bool:
@@ -74,9 +79,80 @@ def _is_proven(node: exp.Expr) -> bool:
         return False
     if isinstance(node, exp.Cast):
         return node.to.this in WIDENING or _is_own_merge(node.this)
+    if isinstance(node, exp.Literal) and not node.is_string and not node.is_int:
+        return not _is_counted_with(node)
+    if isinstance(node, exp.TsOrDsToDate) and node.args.get("format"):
+        return False
     if isinstance(node, exp.Join):
         return not node.args.get("using") and not node.method
     return not (isinstance(node, exp.Table) and (node.args.get("sample") or node.args.get("pivots")))
+
+
+def _is_counted_with(node: exp.Expr) -> bool:
+    """Whether a number with a point is a term of arithmetic, which Spark then does with decimals."""
+    parent = node.parent
+    while isinstance(parent, exp.Paren | exp.Neg):
+        parent = parent.parent
+    return isinstance(parent, exp.Add | exp.Sub | exp.Mul | exp.Div | exp.SafeDivide)
+
+
+@lru_cache(maxsize=4_096)
+def casts_are_proven(sql: str, columns: frozenset[tuple[str, str]]) -> bool:
+    """Whether what a text makes a date, a number or a time of is of types of which both make the same.
+
+    `columns` are the columns of its sources, by name in lower case, and their kinds (`kind_of`).
+    """
+    tree = sqlglot.parse_one(sql, read=Millstream)
+    known: dict[str, set[str]] = {}
+    for name, kind in columns:
+        known.setdefault(name, set()).add(kind)
+    for alias in reversed(list(tree.find_all(exp.Alias))):
+        # What a subquery calls a column may also be the name of another.
+        known.setdefault(alias.alias.lower(), set()).update(_kinds(alias.this, known))
+    casts = (n for n in tree.walk() if isinstance(n, exp.Cast | exp.TsOrDsToDate | exp.WeekOfYear))
+    return all(_is_sure(node, known) for node in casts)
+
+
+def _is_sure(node: exp.Expr, known: Mapping[str, set[str]]) -> bool:
+    if isinstance(node, exp.Cast) and _is_own_merge(node.this):
+        return True
+    to = node.to.this if isinstance(node, exp.Cast) else KIND.DATE
+    if isinstance(node.this, exp.Literal) and node.this.is_string:
+        return bool(MOMENT.fullmatch(node.this.name)) and to not in (KIND.DOUBLE, KIND.BIGINT)
+    allowed = {KIND.DOUBLE: {INTEGER, DECIMAL, FLOATING}, KIND.BIGINT: {INTEGER}}.get(to, {TIME})
+    return _kinds(node.this, known) <= allowed
+
+
+INTEGER, DECIMAL, FLOATING, TIME, OTHER = "integer", "decimal", "floating", "time", "other"
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?")
+MADE = {KIND.DOUBLE: FLOATING, KIND.BIGINT: INTEGER, KIND.INT: INTEGER}
+
+
+def kind_of(type_: pa.DataType) -> str:
+    """The kind of values of a type."""
+    if pa.types.is_integer(type_):
+        return INTEGER
+    if pa.types.is_floating(type_):
+        return FLOATING
+    return TIME if pa.types.is_timestamp(type_) or pa.types.is_date(type_) else OTHER
+
+
+def _kinds(node: exp.Expr, known: Mapping[str, set[str]]) -> set[str]:
+    """The kinds of values that an expression may be made of."""
+    if isinstance(node, exp.Column):
+        return known.get(node.name.lower(), {OTHER})
+    if isinstance(node, exp.Literal):
+        return {OTHER if node.is_string else INTEGER if node.is_int else DECIMAL}
+    if isinstance(node, exp.Cast):
+        return {MADE.get(node.to.this, TIME if node.to.this in WIDENING else OTHER)}
+    if isinstance(node, exp.Div | exp.SafeDivide | exp.Avg):
+        return {FLOATING}
+    if isinstance(node, exp.Count | exp.CountIf | exp.WeekOfYear):
+        return {INTEGER}
+    if isinstance(node, exp.TsOrDsToDate):
+        return {TIME}
+    found = [_kinds(child, known) for child in node.iter_expressions() if not isinstance(child, exp.Boolean)]
+    return set().union(*found) if found else {OTHER}
 
 
 def _is_own_merge(node: exp.Expr) -> bool:

@@ -45,7 +45,14 @@ def _same(name: str) -> Decomposed:
 
 _COUNT = Decomposed((("count({all}){f}", "sum({0})"),), "coalesce({0}, 0L)")
 
-_MEAN = "try_divide(sum({0} * {1}) OVER w, sum({0}) OVER w)"
+
+def _mean(of: str) -> str:
+    """The mean of a group's means, by their counts {0}; that of equal ones is exact."""
+    weighted = f"try_divide(sum({{0}} * {of}) OVER w, sum({{0}}) OVER w)"
+    return f"CASE WHEN min({of}) OVER w = max({of}) OVER w THEN min({of}) OVER w ELSE {weighted} END"
+
+
+_MEAN = _mean("{1}")
 _MOMENTS = (
     ("count({0}){f}", "sum({0})"),
     ("avg(CAST({0} AS DOUBLE)){f}", "max({m0})"),
@@ -57,8 +64,8 @@ def _variance(final: str) -> Decomposed:
     return Decomposed(_MOMENTS, final, (_MEAN,))
 
 
-_MEAN_X = "try_divide(sum({0} * {1}) OVER w, sum({0}) OVER w)"
-_MEAN_Y = "try_divide(sum({0} * {2}) OVER w, sum({0}) OVER w)"
+_MEAN_X = _mean("{1}")
+_MEAN_Y = _mean("{2}")
 _X = "CASE WHEN {1} IS NOT NULL THEN CAST({0} AS DOUBLE) END"
 _Y = "CASE WHEN {0} IS NOT NULL THEN CAST({1} AS DOUBLE) END"
 _JOINT = (

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     Types = Callable[[str], Mapping[str, str]]
 
 
+MOST_DIGITS = 24
+"""Spark divides sums of longer DECIMALs by counts with fewer digits than its avg gives."""
 EXACT = frozenset({"tinyint", "smallint", "int", "date", "boolean"})
 """Types of which no two values equal the same value of another type."""
+
+
+SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class _Building:
     source: Source
     types: Types
     first_state: int
+    inner: dict[str, str] = field(default_factory=dict)
     projections: dict[str, str] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
     grouping: str = ""
@@ -93,19 +99,26 @@ class Grouped:
 
 
 def group(
-    select: exp.Select, source: Source, types: Types, first_state: int, *, only_whether: bool = False
+    select: exp.Select,
+    source: Source,
+    types: Types,
+    first_state: int,
+    inner: dict[str, str],
+    *,
+    only_whether: bool = False,
 ) -> Grouped:
     """Turn a grouping select into parts; the select then reads their states.
 
+    `inner` are the texts of groupings inside of it, which may speak of its columns.
     `only_whether` is for EXISTS and IN, which ask whether there is a row and not how often.
     """
-    building = _Building(source, types, first_state)
+    building = _Building(source, types, first_state, inner)
     outside = names.aliases(select)
     lifted, kept = _split_where(select, outside)
     building.where = " AND ".join(f"({names.text(c)})" for c in kept) or None
     keys = _keys(select, building, only_whether=only_whether)
     lifted_keys = _lift(lifted, building, outside)
-    calls = [] if only_whether else [_call(node, building) for node in _aggregates(select)]
+    calls = [] if only_whether else [_call(node, building) for node in aggregates_of(select)]
     argument_types = types(_projection(building)) if building.projections else {}
     for call in calls:
         _plan(call, building, argument_types)
@@ -199,6 +212,8 @@ def _keys(select: exp.Select, building: _Building, *, only_whether: bool) -> lis
     pairs = [(e, building.project(names.text(e), "k")) for e in found]
     building.keys = list(dict.fromkeys(name for _, name in pairs))
     said = select.args.get("group")
+    if said is not None:
+        _check_sets(said)
     sets = said is not None and (said.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None)
     building.grouping = _grouping_sets(said, pairs) if sets and said is not None else ", ".join(building.keys)
     if sets:
@@ -237,11 +252,51 @@ def _leaves(said: exp.Group) -> list[exp.Expr]:
     return found
 
 
+def _check_sets(said: exp.Group) -> None:
+    """Refuse sets that could not be told apart in a state, or that stand behind the keys."""
+    behind = any(said.args.get(c) for c in ("rollup", "cube", "grouping_sets"))
+    if behind and said.expressions:
+        raise refused(
+            "grouping sets behind the columns of GROUP BY",
+            said,
+            "Write GROUP BY GROUPING SETS (…), ROLLUP (…) or CUBE (…).",
+        )
+    clauses = [
+        *said.expressions,
+        *(n for c in ("rollup", "cube", "grouping_sets") for n in said.args.get(c) or []),
+    ]
+    if not any(isinstance(c, SETS) for c in clauses):
+        return
+    if any(isinstance(leaf, exp.Literal) for leaf in _leaves(said)):
+        raise refused("a number of a column in grouping sets", said, "Name the column.")
+    every = [frozenset[str]()]
+    for clause in clauses:
+        every = [known | more for known in every for more in _sets_of(clause)]
+    if len(set(every)) < len(every):
+        raise refused("a grouping set that is there twice", said, "Name each set of columns once.")
+
+
+def _sets_of(clause: exp.Expr) -> list[frozenset[str]]:
+    """The sets of columns that a clause of GROUP BY stands for."""
+    if isinstance(clause, exp.GroupingSets):
+        return [s for inner in clause.expressions for s in _sets_of(inner)]
+    if not isinstance(clause, exp.Rollup | exp.Cube):
+        return [_columns_of(clause)]
+    units = [_columns_of(e) for e in clause.expressions]
+    if isinstance(clause, exp.Rollup):
+        return [frozenset().union(*units[:n]) for n in range(len(units) + 1)]
+    chosen = ([u for i, u in enumerate(units) if mask >> i & 1] for mask in range(1 << len(units)))
+    return [frozenset().union(*some) for some in chosen]
+
+
+def _columns_of(unit: exp.Expr) -> frozenset[str]:
+    if isinstance(unit, exp.Tuple):
+        return frozenset(names.text(e) for e in unit.expressions)
+    return frozenset({names.text(unit.unnest())})
+
+
 def _grouping_sets(said: exp.Group, pairs: Sequence[tuple[exp.Expr, str]]) -> str:
     renamed = said.copy()
-    sets = [names.text(s) for g in renamed.find_all(exp.GroupingSets) for s in g.expressions]
-    if len(set(sets)) < len(sets):
-        raise refused("a grouping set that is named twice", said, "Name each set of columns once.")
 
     def rename(node: exp.Expr) -> exp.Expr:
         name = next((n for e, n in pairs if e == node), None)
@@ -253,7 +308,7 @@ def _grouping_sets(said: exp.Group, pairs: Sequence[tuple[exp.Expr, str]]) -> st
 # Aggregates
 
 
-def _aggregates(select: exp.Select) -> list[exp.Expr]:
+def aggregates_of(select: exp.Select) -> list[exp.Expr]:
     """The calls of aggregates, outermost first, with what surrounds them (FILTER, IGNORE NULLS, WITHIN GROUP)."""
     found: list[exp.Expr] = []
     above = ("having", "order", "qualify", "windows")
@@ -310,15 +365,24 @@ def _call(node: exp.Expr, building: _Building) -> _Call:
         given = [*(o.this for o in within.expression.expressions), *given]
         if within.expression.find(exp.Ordered) and any(o.args.get("desc") for o in within.expression.expressions):
             given = [given[0], exp.Sub(this=exp.Literal.number("1"), expression=given[1])]
+    if distinct and any(isinstance(g, exp.Star) for g in given):
+        raise refused(f"{name}(DISTINCT *)", node, "Name the columns.")
     columns = [g for g in given if not _is_constant(g)] or given[:1]
     constants = [names.text(g) for g in given if all(g is not c for c in columns)]
-    arguments = [building.project(names.text(c), "a") for c in columns if not isinstance(c, exp.Star)]
     if node.find(exp.IgnoreNulls) is not None:
         conditions += [f"{a} IS NOT NULL" for a in (names.text(columns[0]),)]
     condition = " AND ".join(f"({c})" for c in conditions)
+    if conditions:
+        # What FILTER leaves out is not computed: it may be what cannot be.
+        columns = [c if isinstance(c, exp.Column | exp.Star) else _guarded(c, condition) for c in columns]
+    arguments = [building.project(names.text(c), "a") for c in columns if not isinstance(c, exp.Star)]
     return _Call(
         node, name, arguments, constants, building.project(condition, "f") if condition else None, distinct
     )
+
+
+def _guarded(expression: exp.Expr, condition: str) -> exp.Expr:
+    return names.parsed(f"CASE WHEN {condition} THEN {names.text(expression)} END")
 
 
 def _arguments(function: exp.Expr) -> tuple[list[exp.Expr], bool]:
@@ -356,6 +420,12 @@ def _entry(call: _Call, types: Mapping[str, str]) -> Decomposed | ByValues | Non
     if call.distinct and call.name not in aggregates.SAME_WITH_DISTINCT:
         return aggregates.DISTINCT.get(call.name)
     if call.name == "avg" and types[call.arguments[0]].startswith("decimal"):
+        if _precision(types[call.arguments[0]])[0] > MOST_DIGITS:
+            raise refused(
+                f"an average of DECIMALs of more than {MOST_DIGITS} digits cannot be kept exactly",
+                call.node,
+                f"CAST the numbers to DECIMAL({MOST_DIGITS}, …) or DOUBLE, or ask for sum and count.",
+            )
         return aggregates.AVG_OF_DECIMAL
     if call.name == "percentile_approx":
         kind = _sketch(types[call.arguments[0]])
@@ -401,8 +471,13 @@ def _result_type(call: _Call, types: Mapping[str, str]) -> str:
     type_ = types.get(call.arguments[0], "")
     if call.name != "avg" or not type_.startswith("decimal"):
         return type_ if "array" not in (call.constants[0].lower() if call.constants else "") else f"array<{type_}>"
-    precision, scale = (int(n) for n in type_.removeprefix("decimal(").removesuffix(")").split(","))
+    precision, scale = _precision(type_)
     return f"decimal({min(38, precision + 4)},{min(38, scale + 4)})"
+
+
+def _precision(type_: str) -> tuple[int, int]:
+    precision, scale = (int(n) for n in type_.removeprefix("decimal(").removesuffix(")").split(","))
+    return precision, scale
 
 
 def _order(call: _Call, building: _Building) -> str:
@@ -444,7 +519,8 @@ def _replace(
         if id(node) in finals:
             return names.parsed(finals[id(node)])
         for expression, name in keys:
-            if node == expression:
+            # A constant is what it is, also where it is no key.
+            if node == expression and not isinstance(node, exp.Literal):
                 return exp.column(name, table=building.alias)
         if isinstance(node, exp.GroupingId):
             return exp.column("g", table=building.alias)
@@ -453,7 +529,7 @@ def _replace(
             shift = len(ids) - 1 - ids.index(place) if place in ids else 0
             return names.parsed(f"CAST((shiftright({building.alias}.g, {shift}) & 1) AS TINYINT)")
         if isinstance(node, names.QUERIES):
-            _correlate(node, keys, own, building.alias)
+            _correlate(node, keys, own, building)
             return node
         for child in list(node.iter_expressions()):
             made = visit(child)
@@ -474,8 +550,13 @@ def _replace(
         visit(window)
 
 
-def _correlate(query: exp.Expr, keys: Sequence[tuple[exp.Expr, str]], own: set[str], alias: str) -> None:
+def _correlate(query: exp.Expr, keys: Sequence[tuple[exp.Expr, str]], own: set[str], building: _Building) -> None:
     """Let a subquery among the answers of a grouping speak of its keys."""
+    for table in query.find_all(exp.Table):
+        if table.name in building.inner:
+            for expression, key in keys:
+                said, means = names.text(expression), f"{building.alias}.{key}"
+                building.inner[table.name] = building.inner[table.name].replace(said, means)
     inside = {s.alias_or_name.lower() for inner in query.find_all(exp.Select) for s in names.sources(inner)}
     for column in list(query.find_all(exp.Column)):
         if column.table.lower() not in own - inside:
@@ -487,7 +568,7 @@ def _correlate(query: exp.Expr, keys: Sequence[tuple[exp.Expr, str]], own: set[s
                 column,
                 "Add the column to GROUP BY, or put the subquery into a query around.",
             )
-        column.replace(exp.column(name, table=alias))
+        column.replace(exp.column(name, table=building.alias))
 
 
 def _read_state(

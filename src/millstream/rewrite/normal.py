@@ -31,8 +31,8 @@ def normal(tree: exp.Query, opened: Opened, columns: Mapping[str, Sequence[str]]
     lower case.
     """
     tree = _with_views(tree.copy(), opened)
-    for query in reversed([n for n in tree.walk() if n.args.get("with_")]):
-        _inline(query)
+    for select in tree.find_all(exp.Select):
+        _take_off_brackets(select)
     for table in tree.find_all(exp.Table):
         table.set("db", None)
     meant = tree.transform(_as_spark_means_it)
@@ -67,12 +67,36 @@ def _as_spark_means_it(node: exp.Expr) -> exp.Expr:
 
 
 def _with_views(tree: exp.Query, opened: Opened) -> exp.Query:
-    hidden = {c.alias.lower() for c in tree.find_all(exp.CTE)}
+    """The query with its WITH put in place first: a name in it says nothing about names in a view."""
+    for query in reversed([n for n in tree.walk() if n.args.get("with_")]):
+        _inline(query)
     for table in list(tree.find_all(exp.Table)):
-        body = None if table.name.lower() in hidden else opened(table.name)
+        body = opened(table.name)
         if body is not None:
             table.replace(_derived(_with_views(body.copy(), opened), table))
     return tree
+
+
+def _take_off_brackets(select: exp.Select) -> None:
+    """`FROM (a JOIN b ON …)` as `FROM a JOIN b ON …`; brackets in other places mean another order."""
+    first = select.args.get("from_")
+    while (
+        first is not None and isinstance(first.this, exp.Subquery) and not isinstance(first.this.this, exp.Query)
+    ):
+        outer, inner = first.this, first.this.this
+        if outer.alias:
+            raise refused("a name for a join in brackets", outer, "Write (SELECT … FROM …) AS name.")
+        joins = [
+            *(inner.args.get("joins") or []),
+            *(outer.args.get("joins") or []),
+            *(select.args.get("joins") or []),
+        ]
+        inner.set("joins", None)
+        first.set("this", inner)
+        select.set("joins", joins)
+    for join in select.args.get("joins") or []:
+        if isinstance(join.this, exp.Subquery) and not isinstance(join.this.this, exp.Query):
+            raise refused("a join in brackets behind JOIN", join.this, "Write it as (SELECT … FROM …) AS name.")
 
 
 def _inline(query: exp.Expr) -> None:

@@ -37,7 +37,7 @@ def check_joins(select: exp.Select, stream: int) -> None:
             raise refused(f"the stream is the searched side of a {kind} JOIN", join, GROUP_FIRST)
 
 
-def check_flows(select: exp.Select) -> None:
+def check_flows(select: exp.Query) -> None:
     """A part below the grouping that does not group: rows pass one by one."""
     for clause, said in (("limit", "LIMIT"), ("offset", "OFFSET"), ("qualify", "QUALIFY")):
         if select.args.get(clause):

@@ -69,8 +69,8 @@ def plan_view(
         )
     if role is Role.ROWS:
         raise shape.ungrouped(rewriter.first_stream(query))
-    if isinstance(query, exp.Select | exp.SetOperation) and not query.args.get("limit"):
-        query.set("order", None)
+    if isinstance(query, exp.Select | exp.SetOperation):
+        _forget_order(query)
     above = {t.name.lower() for t in query.find_all(exp.Table) if t.name.lower() in known}
     return ViewPlan(
         tuple(rewriter.statics),
@@ -112,7 +112,10 @@ class _Rewriter:
         """The role of a query; groupings of streams inside have been replaced when this returns."""
         match query:
             case exp.Subquery():
-                return self.visit(query.this)
+                role = self.visit(query.this)
+                if role is Role.ROWS:
+                    shape.check_flows(query)
+                return role
             case exp.Select():
                 return self._select(query)
             case exp.SetOperation():
@@ -148,6 +151,7 @@ class _Rewriter:
         for side, role in ((query.this, roles[0]), (query.expression, roles[1])):
             if role is Role.STATIC:
                 self._only_once(side)
+        shape.check_flows(query)
         return Role.ROWS
 
     @staticmethod
@@ -186,8 +190,7 @@ class _Rewriter:
         groups = [i for i, r in enumerate(roles) if r is Role.GROUPS]
         inner = self._subqueries(select)
         if not rows:
-            if not select.args.get("limit"):
-                select.set("order", None)
+            _forget_order(select)
             return Role.GROUPS if groups or Role.GROUPS in inner.values() else Role.STATIC
         shape.check_one_stream(select, rows, groups)
         shape.check_joins(select, rows[0])
@@ -217,8 +220,7 @@ class _Rewriter:
             return [*select.expressions, *joins, *where]
         said = select.args.get("group")
         keys = [said] if said is not None else []
-        calls = [n for e in select.expressions for n in names.own_nodes(e) if names.is_aggregate(n)]
-        return [*joins, *keys, *calls]
+        return [*joins, *keys, *_distinct_items(select), *block.aggregates_of(select)]
 
     # Subqueries in expressions
 
@@ -263,9 +265,12 @@ class _Rewriter:
     # Groupings
 
     def _group(self, select: exp.Select, *, only_whether: bool = False) -> None:
+        if not select.args.get("group") and any(_has_aggregate(e) for e in select.expressions):
+            # One row is distinct anyway.
+            select.set("distinct", None)
         streams = self._place_streams(select)
         source = block.Source(streams, self._source_text(select), self._order(select))
-        made = block.group(select, source, self.types, len(self.parts), only_whether=only_whether)
+        made = block.group(select, source, self.types, len(self.parts), self.texts, only_whether=only_whether)
         self.parts += made.parts
         self.texts |= made.texts
 
@@ -317,9 +322,8 @@ class _Rewriter:
 
     def _row_clauses(self, select: exp.Select) -> list[exp.Expr]:
         said = [select.args.get("where"), select.args.get("group"), *(select.args.get("joins") or [])]
-        calls = [n for e in select.expressions for n in names.own_nodes(e) if names.is_aggregate(n)]
-        keys = list(select.expressions) if select.args.get("distinct") else []
-        return [c for c in (*said, *calls, *keys) if c is not None]
+        every = (*said, *block.aggregates_of(select), *_distinct_items(select))
+        return [c for c in every if c is not None]
 
     def _pin_source(self, source: exp.Expr, scope: exp.Select) -> None:
         alias = source.alias_or_name
@@ -352,6 +356,18 @@ def _told_the_time(query: exp.Query) -> tuple[exp.Query, str]:
     made = query.transform(visit)
     assert isinstance(made, exp.Query)
     return made, max(asked, default="")
+
+
+def _forget_order(query: exp.Query) -> None:
+    """The rows of a view have no order, unless it decides which of them there are."""
+    if not query.args.get("limit") and not query.args.get("offset"):
+        query.set("order", None)
+
+
+def _distinct_items(select: exp.Select) -> list[exp.Expr]:
+    """What a DISTINCT groups by."""
+    is_key = select.args.get("distinct") and not select.args.get("group")
+    return [e for e in select.expressions if not _has_aggregate(e)] if is_key else []
 
 
 def _has_aggregate(clause: exp.Expr) -> bool:

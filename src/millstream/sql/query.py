@@ -74,6 +74,20 @@ def whole_table(cursor: Cursor, table: Name, columns: Sequence[Name]) -> Query:
     return replace(query, offset=table.span.start - len(lead))
 
 
+def arguments(query: Query, function: Name) -> int:
+    """How many arguments a call of a function has, by its commas."""
+    tokens = dialect.tokenize(query.text)
+    depth, commas, is_empty = 0, 0, True
+    for token in (t for t in tokens if t.start >= function.span.end):
+        word = token.text if token.token_type not in NOT_WORDS else ""
+        depth += (word in OPENING) - (word in CLOSING) if len(word) == 1 else 0
+        if depth == 0:
+            break
+        commas += depth == 1 and word == ","
+        is_empty = is_empty and word == "("
+    return 0 if is_empty else commas + 1
+
+
 def _build(source: str, tokens: Sequence[Token], *, is_query: bool) -> Query:
     offset = tokens[0].start
     text = source[offset : tokens[-1].end + 1]

@@ -448,11 +448,15 @@ def _fits_here(scan: Scan, wanted: Sequence[tuple[Part, TableInfo]]) -> bool:
 
 def _placed(part: Part, statics: Sequence[int]) -> Part:
     """The part with the real names of its static parts."""
-    source, where = part.source, part.where
-    for number, table_id in enumerate(statics):
-        source = source.replace(static_name(number), table_name(table_id))
-        where = where.replace(static_name(number), table_name(table_id)) if where else where
-    return replace(part, source=source, where=where)
+
+    def placed(text: str) -> str:
+        for number, table_id in enumerate(statics):
+            text = text.replace(static_name(number), table_name(table_id))
+        return text
+
+    projections = tuple((name, placed(sql)) for name, sql in part.projections)
+    where = placed(part.where) if part.where else part.where
+    return replace(part, source=placed(part.source), where=where, projections=projections)
 
 
 def placed_upper(kept: Kept, merged: Iterable[int]) -> str:

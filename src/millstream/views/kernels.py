@@ -22,7 +22,7 @@ from millstream.views import merging
 from millstream.views.merging import Done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -56,9 +56,10 @@ def can_run(part: Part, table: TableInfo, sources: Mapping[str, Scan]) -> bool:
     if part.grouping != ", ".join(part.keys) or ROW in part.fragment or not can_merge(part, table):
         return False
     text = in_first_run(part.fragment, False)
-    if not all(_is_plain(s, text) for n, s in sources.items() if n in text):
+    used = [s for n, s in sources.items() if n in text]
+    if not all(_is_plain(s, text) for s in used) or translate.to_duckdb(text) is None:
         return False
-    return translate.to_duckdb(text) is not None
+    return translate.casts_are_proven(text, _columns(used))
 
 
 def can_merge(part: Part, table: TableInfo) -> bool:
@@ -69,6 +70,12 @@ def can_merge(part: Part, table: TableInfo) -> bool:
     if any("double" in t for k, t in part.types if k in part.keys):
         return False
     return translate.to_duckdb(part.merged("m")) is not None
+
+
+def _columns(scans: Iterable[Scan]) -> frozenset[tuple[str, str]]:
+    """The columns of some sources, and of what kind they are."""
+    every = (column for scan in scans for column in scan.table.schema.columns)
+    return frozenset((column.name.lower(), translate.kind_of(column.type)) for column in every)
 
 
 def _is_plain(scan: Scan, text: str) -> bool:
@@ -203,7 +210,7 @@ class Kernels:
         if sum(s.rows for s in used.values()) > MOST_ROWS_HERE:
             return None
         words = translate.to_duckdb(text)
-        if words is None:
+        if words is None or not translate.casts_are_proven(text, _columns(used.values())):
             return None
         files = {n: tuple(str(self._lake.path_of(s, f)) for f in s.files) for n, s in used.items() if s.files}
         try:

@@ -23,14 +23,24 @@ from millstream.execute.types import stored_type
 from millstream.execute.write import write_rows
 from millstream.plan import cut
 from millstream.plan.bind import bind, bind_text
-from millstream.plan.incremental import ViewPlan, in_first_run, static_name, stream_name
+from millstream.plan.incremental import (
+    NOW,
+    ViewPlan,
+    in_first_run,
+    merged_name,
+    state_name,
+    static_name,
+    stream_name,
+)
 from millstream.rewrite.refuse import refused
 from millstream.rewrite.views import Known, plan_view
 from millstream.schema import Column, ObjectKind, Schema
 from millstream.sql.parse import parse_one
+from millstream.sql.query import arguments
 from millstream.sql.statements import Select
 from millstream.storage import segment, state
 from millstream.storage.reader import Reader
+from millstream.storage.scan import Scan
 from millstream.storage.transaction import conflict
 from millstream.views.overlay import Overlay, is_view, no_new_rows, no_rows
 
@@ -46,6 +56,8 @@ if TYPE_CHECKING:
 
     Pin = tuple[str, tuple[tuple[object, ...], ...]]
 
+MOST_ARGUMENTS = {"percentile": 2, "mode": 1, "any_value": 1}
+"""Of aggregates that Spark takes more for than a view can keep."""
 STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 OPENED = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
 UNSTEADY = re.compile(
@@ -96,6 +108,7 @@ class Maker:
             if (t := known.get(r.name.lower())) is not None and (t.kind in STREAMING or is_view(t))
         }
         _check_references(statement.query, statement.query.offset)
+        _check_arguments(statement.query)
         inside = (statement.name.text.lower(),)
         bound = bind(statement.query, Overlay(reader, empty, is_blank=True), statement.text, {}, inside=inside)
         schema = self._schema(bound)
@@ -171,6 +184,7 @@ class Maker:
             for number, part in enumerate(plan.parts):
                 fields = _stored(self._analysed(part.fragment, plan.statics).schema())
                 draft.states.append(state.provisional(name, number, "state", fields))
+            self._check_upper(draft, reader)
             self._keeper.start(draft, reader)
             if statement.with_history:
                 self._keeper.fill(draft, reader)
@@ -178,6 +192,23 @@ class Maker:
             self.discard(draft)
             raise
         return draft
+
+    def _check_upper(self, draft: Draft, reader: Reader) -> None:
+        """See to it that a view which can be made can be read."""
+        text, snapshot = draft.plan.upper.replace(NOW, "TIMESTAMP '2024-01-01'"), reader.snapshot()
+        for number, part in enumerate(draft.plan.parts):
+            text = text.replace(merged_name(number), f"({part.merged(state_name(number))})")
+        empty = {state_name(n): Scan(t, snapshot.id, ()) for n, t in enumerate(draft.states)}
+        try:
+            bound = bind_text(text, Overlay(reader, empty))
+            query.run(self._keeper.spark, bound, self._keeper.relations, {}).schema()
+        except StatementError as error:
+            raise refused(
+                "what this query says of its groups cannot be put together again",
+                None,
+                "Group in a subquery, and say the rest in a query around it.",
+                detail=error.message,
+            ) from error
 
     @staticmethod
     def _check_history(plan: ViewPlan, reader: Reader, statement: CreateView) -> None:
@@ -289,6 +320,18 @@ def _check_references(asked: Query, offset: int = 0) -> None:
                 "SESSION in a continuous view is not built yet",
                 hint="Cut the stream by TUMBLE or HOP.",
                 span=function.span.shifted(offset),
+            )
+
+
+def _check_arguments(asked: Query) -> None:
+    """Refuse calls whose last argument would be lost on the way."""
+    for function in asked.functions:
+        most = MOST_ARGUMENTS.get(function.text.lower())
+        if most is not None and arguments(asked, function) > most:
+            raise refused(
+                f"{function.text} with more than {most} argument{'s' if most > 1 else ''}",
+                None,
+                "Leave the last argument out.",
             )
 
 
