@@ -83,7 +83,8 @@ def _store(
 def can_merge(part: Part) -> bool:
     """Whether Arrow knows all merges of a part."""
     floating = any(t in ("float", "double") for k, t in part.types if k in part.keys)
-    return bool(part.partials) and not floating and all(SIMPLE.fullmatch(p.merge) for p in part.partials)
+    simple = all(SIMPLE.fullmatch(p.merge) for p in part.partials)
+    return bool(part.partials) and not part.prepared and not floating and simple
 
 
 def merged(part: Part, pieces: Sequence[pa.Table]) -> pa.Table | None:
