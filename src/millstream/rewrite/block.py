@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.plan.incremental import Part, Partial, group_name, merged_name, state_name
-from millstream.rewrite import aggregates, names
+from millstream.rewrite import aggregates, names, sets
 from millstream.rewrite.aggregates import ByValues, Decomposed
 from millstream.rewrite.refuse import refused
 
@@ -28,9 +28,6 @@ MOST_DIGITS = 24
 """Spark divides sums of longer DECIMALs by counts with fewer digits than its avg gives."""
 EXACT = frozenset({"tinyint", "smallint", "int", "date", "boolean"})
 """Types of which no two values equal the same value of another type."""
-
-
-SETS = (exp.Rollup, exp.Cube, exp.GroupingSets)
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ def group(
     building.where = " AND ".join(f"({names.text(c)})" for c in kept) or None
     keys = _keys(select, building, only_whether=only_whether)
     lifted_keys = _lift(lifted, building, outside)
-    calls = [] if only_whether else [_call(node, building) for node in aggregates_of(select)]
+    calls = [] if only_whether else [_call(node, building) for node in names.aggregates_of(select)]
     argument_types = types(_projection(building)) if building.projections else {}
     for call in calls:
         _plan(call, building, argument_types)
@@ -213,10 +210,10 @@ def _keys(select: exp.Select, building: _Building, *, only_whether: bool) -> lis
     building.keys = list(dict.fromkeys(name for _, name in pairs))
     said = select.args.get("group")
     if said is not None:
-        _check_sets(said)
-    sets = said is not None and (said.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None)
-    building.grouping = _grouping_sets(said, pairs) if sets and said is not None else ", ".join(building.keys)
-    if sets:
+        sets.check(said)
+    has_sets = said is not None and (said.find(exp.Rollup, exp.Cube, exp.GroupingSets) is not None)
+    building.grouping = sets.renamed(said, pairs) if has_sets and said is not None else ", ".join(building.keys)
+    if has_sets:
         building.keys.append("g")
     return pairs
 
@@ -227,135 +224,18 @@ def _key_expressions(select: exp.Select, *, only_whether: bool) -> list[exp.Expr
         if said.args.get("all"):
             items = (e.unalias() for e in select.expressions)
             return [e for e in items if not any(names.is_aggregate(n) for n in names.own_nodes(e))]
-        return list(_leaves(said))
+        return sets.leaves(said)
     if only_whether or select.args.get("distinct"):
         return [e.unalias() for e in select.expressions]
     return []
 
 
-def _leaves(said: exp.Group) -> list[exp.Expr]:
-    """The expressions of a GROUP BY in the order in which grouping_id counts them."""
-    found: list[exp.Expr] = []
-
-    def visit(node: exp.Expr) -> None:
-        if isinstance(node, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple):
-            for child in node.expressions:
-                visit(child)
-        elif isinstance(node, exp.Paren):
-            visit(node.this)
-        elif node not in found:
-            found.append(node)
-
-    for clause in ("expressions", "rollup", "cube", "grouping_sets"):
-        for node in said.args.get(clause) or []:
-            visit(node)
-    return found
-
-
-def _check_sets(said: exp.Group) -> None:
-    """Refuse sets that could not be told apart in a state, or that stand behind the keys."""
-    behind = any(said.args.get(c) for c in ("rollup", "cube", "grouping_sets"))
-    if behind and said.expressions:
-        raise refused(
-            "grouping sets behind the columns of GROUP BY",
-            said,
-            "Write GROUP BY GROUPING SETS (…), ROLLUP (…) or CUBE (…).",
-        )
-    clauses = [
-        *said.expressions,
-        *(n for c in ("rollup", "cube", "grouping_sets") for n in said.args.get(c) or []),
-    ]
-    if not any(isinstance(c, SETS) for c in clauses):
-        return
-    if any(isinstance(leaf, exp.Literal) for leaf in _leaves(said)):
-        raise refused("a number of a column in grouping sets", said, "Name the column.")
-    every = [frozenset[str]()]
-    for clause in clauses:
-        every = [known | more for known in every for more in _sets_of(clause)]
-    if len(set(every)) < len(every):
-        raise refused("a grouping set that is there twice", said, "Name each set of columns once.")
-
-
-def _sets_of(clause: exp.Expr) -> list[frozenset[str]]:
-    """The sets of columns that a clause of GROUP BY stands for."""
-    if isinstance(clause, exp.GroupingSets):
-        return [s for inner in clause.expressions for s in _sets_of(inner)]
-    if not isinstance(clause, exp.Rollup | exp.Cube):
-        return [_columns_of(clause)]
-    units = [_columns_of(e) for e in clause.expressions]
-    if isinstance(clause, exp.Rollup):
-        return [frozenset().union(*units[:n]) for n in range(len(units) + 1)]
-    chosen = ([u for i, u in enumerate(units) if mask >> i & 1] for mask in range(1 << len(units)))
-    return [frozenset().union(*some) for some in chosen]
-
-
-def _columns_of(unit: exp.Expr) -> frozenset[str]:
-    if isinstance(unit, exp.Tuple):
-        return frozenset(names.text(e) for e in unit.expressions)
-    return frozenset({names.text(unit.unnest())})
-
-
-def _grouping_sets(said: exp.Group, pairs: Sequence[tuple[exp.Expr, str]]) -> str:
-    renamed = said.copy()
-
-    def rename(node: exp.Expr) -> exp.Expr:
-        name = next((n for e, n in pairs if e == node), None)
-        return node if name is None else exp.column(name)
-
-    return names.text(renamed.transform(rename)).strip().removeprefix("GROUP BY").strip()
-
-
 # Aggregates
-
-
-def aggregates_of(select: exp.Select) -> list[exp.Expr]:
-    """The calls of aggregates, outermost first, with what surrounds them (FILTER, IGNORE NULLS, WITHIN GROUP)."""
-    found: list[exp.Expr] = []
-    above = ("having", "order", "qualify", "windows")
-    clauses = [*select.expressions, *(select.args[c] for c in above if select.args.get(c))]
-    for clause in clauses:
-        for node in _flat(clause):
-            collect_aggregates(node, found)
-    return found
-
-
-def _flat(clause: exp.Expr | list[exp.Expr]) -> list[exp.Expr]:
-    return clause if isinstance(clause, list) else [clause]
-
-
-def collect_aggregates(node: exp.Expr, found: list[exp.Expr]) -> None:
-    """Add the aggregates of a clause to those found, outermost alone; what OVER takes is none."""
-    if isinstance(node, names.QUERIES):
-        return
-    if isinstance(node, exp.Window):
-        # The function in front of OVER runs on the groups; what it is given may hold aggregates.
-        for child in _inside_window(node):
-            collect_aggregates(child, found)
-        return
-    if _innermost(node) is not None:
-        found.append(node)
-        return
-    for child in node.iter_expressions():
-        collect_aggregates(child, found)
-
-
-def _inside_window(window: exp.Window) -> list[exp.Expr]:
-    function = window.this
-    while isinstance(function, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
-        function = function.this
-    return [*function.iter_expressions(), *(c for c in window.iter_expressions() if c is not window.this)]
-
-
-def _innermost(node: exp.Expr) -> exp.Expr | None:
-    """The aggregate inside of FILTER, IGNORE NULLS and WITHIN GROUP; None if there is none."""
-    while isinstance(node, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
-        node = node.this
-    return node if names.is_aggregate(node) else None
 
 
 def _call(node: exp.Expr, building: _Building) -> _Call:
     """Read an aggregate: its arguments are projected, its constants stay."""
-    function = _innermost(node)
+    function = names.innermost(node)
     assert function is not None
     name = aggregates.canonical(names.name_of(function))
     conditions = [names.text(f.expression.this) for f in node.find_all(exp.Filter)]

@@ -116,3 +116,48 @@ def says_the_time(node: exp.Expr) -> bool:
 
 def is_random(node: exp.Expr) -> bool:
     return isinstance(node, exp.Func) and name_of(node) in RANDOM_NAMES
+
+
+def aggregates_of(select: exp.Select) -> list[exp.Expr]:
+    """The calls of aggregates, outermost first, with what surrounds them (FILTER, IGNORE NULLS, WITHIN GROUP)."""
+    found: list[exp.Expr] = []
+    above = ("having", "order", "qualify", "windows")
+    clauses = [*select.expressions, *(select.args[c] for c in above if select.args.get(c))]
+    for clause in clauses:
+        for node in _flat(clause):
+            collect_aggregates(node, found)
+    return found
+
+
+def _flat(clause: exp.Expr | list[exp.Expr]) -> list[exp.Expr]:
+    return clause if isinstance(clause, list) else [clause]
+
+
+def collect_aggregates(node: exp.Expr, found: list[exp.Expr]) -> None:
+    """Add the aggregates of a clause to those found, outermost alone; what OVER takes is none."""
+    if isinstance(node, QUERIES):
+        return
+    if isinstance(node, exp.Window):
+        # The function in front of OVER runs on the groups; what it is given may hold aggregates.
+        for child in _inside_window(node):
+            collect_aggregates(child, found)
+        return
+    if innermost(node) is not None:
+        found.append(node)
+        return
+    for child in node.iter_expressions():
+        collect_aggregates(child, found)
+
+
+def _inside_window(window: exp.Window) -> list[exp.Expr]:
+    function = window.this
+    while isinstance(function, exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+        function = function.this
+    return [*function.iter_expressions(), *(c for c in window.iter_expressions() if c is not window.this)]
+
+
+def innermost(node: exp.Expr) -> exp.Expr | None:
+    """The aggregate inside of FILTER, IGNORE NULLS and WITHIN GROUP; None if there is none."""
+    while isinstance(node, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
+        node = node.this
+    return node if is_aggregate(node) else None

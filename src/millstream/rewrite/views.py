@@ -220,7 +220,7 @@ class _Rewriter:
             return [*select.expressions, *joins, *where]
         said = select.args.get("group")
         keys = [said] if said is not None else []
-        return [*joins, *keys, *_distinct_items(select), *block.aggregates_of(select)]
+        return [*joins, *keys, *_distinct_items(select), *names.aggregates_of(select)]
 
     # Subqueries in expressions
 
@@ -322,7 +322,7 @@ class _Rewriter:
 
     def _row_clauses(self, select: exp.Select) -> list[exp.Expr]:
         said = [select.args.get("where"), select.args.get("group"), *(select.args.get("joins") or [])]
-        every = (*said, *block.aggregates_of(select), *_distinct_items(select))
+        every = (*said, *names.aggregates_of(select), *_distinct_items(select))
         return [c for c in every if c is not None]
 
     def _pin_source(self, source: exp.Expr, scope: exp.Select) -> None:
@@ -373,7 +373,7 @@ def _distinct_items(select: exp.Select) -> list[exp.Expr]:
 def _has_aggregate(clause: exp.Expr) -> bool:
     """Whether an aggregate stands in a clause that no OVER takes."""
     found: list[exp.Expr] = []
-    block.collect_aggregates(clause, found)
+    names.collect_aggregates(clause, found)
     return bool(found)
 
 
