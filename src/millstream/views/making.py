@@ -97,6 +97,7 @@ class Maker:
         """The fragments of a view's query and its columns; refuses what cannot be kept up to date."""
         reader = Reader(self._lake)
         known = reader.tables(reader.snapshot())
+        _check_arguments(statement.query)
         uncut = _uncut(statement.query, known)
         is_cut = uncut is not statement.query
         if is_cut:
@@ -108,7 +109,6 @@ class Maker:
             if (t := known.get(r.name.lower())) is not None and (t.kind in STREAMING or is_view(t))
         }
         _check_references(statement.query, statement.query.offset)
-        _check_arguments(statement.query)
         inside = (statement.name.text.lower(),)
         bound = bind(statement.query, Overlay(reader, empty, is_blank=True), statement.text, {}, inside=inside)
         schema = self._schema(bound)
@@ -328,11 +328,13 @@ def _check_arguments(asked: Query) -> None:
     for function in asked.functions:
         most = MOST_ARGUMENTS.get(function.text.lower())
         if most is not None and arguments(asked, function) > most:
-            raise refused(
+            error = refused(
                 f"{function.text} with more than {most} argument{'s' if most > 1 else ''}",
                 None,
                 "Leave the last argument out.",
             )
+            error.span = function.span.shifted(asked.offset)
+            raise error
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:
