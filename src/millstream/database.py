@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 from millstream import sql
 from millstream.clock import SystemClock
 from millstream.deliver.result import Result
+from millstream.deliver.subscription import Delivery, Subscription
 from millstream.engine import Engine
 from millstream.errors import Condition, StatementError
 from millstream.execute import functions
 from millstream.execute.session import Spark
 from millstream.ingest.progress import Listener, Progress, ignore
-from millstream.plan.later import not_supported_yet
 from millstream.schedule.runner import Runner
-from millstream.schedule.upkeep import ADVANCE, advance_views, upkeep_net
+from millstream.schedule.upkeep import ADVANCE, advance_views, answer_queries, upkeep_net
 from millstream.sql import is_complete
 from millstream.sql.names import KEYWORDS
-from millstream.sql.statements import Name, Subscribe
+from millstream.sql.statements import Name
 from millstream.storage.lake import Lake
 
 if TYPE_CHECKING:
@@ -40,7 +41,17 @@ if TYPE_CHECKING:
     from millstream.clock import Clock
     from millstream.schema import ObjectKind
 
-__all__ = ["KEYWORDS", "Database", "ObjectInfo", "Progress", "Result", "connect", "is_complete"]
+__all__ = [
+    "KEYWORDS",
+    "Database",
+    "Delivery",
+    "ObjectInfo",
+    "Progress",
+    "Result",
+    "Subscription",
+    "connect",
+    "is_complete",
+]
 
 IN_MEMORY = ":memory:"
 REMEMBERED_LENGTH = 4_000
@@ -104,6 +115,7 @@ class Database:
         self._net = None if read_only else upkeep_net(self._lake, clock)
         self._engine = Engine(self._lake, spark, self._net, progress)
         if self._net is not None:
+            answer_queries(self._net, self._lake, self._engine.queries)
             advance_views(self._net, self._lake, self._engine.views.advance_all)
         self._runner = Runner(self._net, clock) if self._net is not None and background else None
         self._closed = False
@@ -134,17 +146,34 @@ class Database:
         """Return when everything that is due has been processed and delivered."""
         self._check_open()
         if self._net is not None:
+            self._engine.queries.advance_all()
             self._net.demand(ADVANCE)
             self._net.run_until_idle()
 
-    def subscribe(self, query: str) -> Iterator[Any]:
-        """The deliveries of a continuous query as they come; comes with continuous queries."""
-        raise not_supported_yet(Subscribe(Name(query)))
+    def subscribe(
+        self,
+        query: str,
+        since: int | None = None,
+        *,
+        callback: Callable[[Delivery], None] | None = None,
+        timeout: float | None = None,
+    ) -> Subscription:
+        """The deliveries of a continuous query as they come: iterate, `async for`, or give a callback.
 
-    def results(self, query: str, since: int = 0) -> list[Any]:
-        """The deliveries of a continuous query still retained; comes with continuous queries."""
-        del since
-        raise not_supported_yet(Subscribe(Name(query)))
+        Begins with the next delivery, or after number `since`; `since=0` begins with the oldest one kept. Ends
+        when the query is dropped, the database closes, or nothing has come for `timeout` seconds. A callback is
+        called from a thread of its own.
+        """
+        self._check_open()
+        made = self._engine.queries.subscribe(self._engine.queries.find(Name(query)), since, timeout)
+        if callback is not None:
+            threading.Thread(target=made.run, args=(callback,), name=f"millstream-{query}", daemon=True).start()
+        return made
+
+    def results(self, query: str, since: int = 0) -> list[Delivery]:
+        """The deliveries of a continuous query that are kept (the last 1,000), after number `since`."""
+        self._check_open()
+        return self._engine.queries.results(self._engine.queries.find(Name(query)), since)
 
     def create_function(self, name: str, function: Callable[..., Any], returns: str = "STRING") -> None:
         """Make a Python function usable in SQL under a name; `returns` is the SQL type of what it gives.

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 STORED = (ObjectKind.TABLE, ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 VIEWS = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
+STANDING = (ObjectKind.CONTINUOUS_QUERY, ObjectKind.STREAMING_VIEW)
 
 
 class Definitions:
@@ -101,6 +102,18 @@ class Definitions:
         return self._engine.retried(work)
 
     @run.register
+    def _create_query(self, statement: st.CreateContinuousQuery, _: Any) -> str:
+        self.check_no_transaction("CREATE CONTINUOUS QUERY")
+        self._engine.queries.create(statement)
+        return "CREATE CONTINUOUS QUERY"
+
+    @run.register
+    def _create_streaming_view(self, statement: st.CreateStreamingView, _: Any) -> str:
+        self.check_no_transaction("CREATE STREAMING VIEW")
+        self._engine.queries.create_view(statement)
+        return "CREATE STREAMING VIEW"
+
+    @run.register
     def _drop(self, statement: st.Drop, _: Any) -> str:
         if statement.kind is ObjectKind.INDEX:
             return self._drop_index(statement)
@@ -108,13 +121,13 @@ class Definitions:
         def work(transaction: Transaction) -> str:
             known = statement.name.text.lower() in transaction.tables()
             kinds = VIEWS if statement.kind in VIEWS else (statement.kind,)
-            if statement.kind not in (*STORED, *VIEWS):
+            if statement.kind not in (*STORED, *VIEWS, *STANDING):
                 if known:
                     self._engine.target(statement.name, statement.kind)
                 raise not_supported_yet(statement)
             if known or not statement.if_exists:
-                table = self._engine.target(statement.name, *kinds, verb="DROP")
-                gone[:] = [*self._readers(table, statement), table]
+                table = self._wanted(statement, kinds)
+                gone[:] = self._with_feeds([*self._readers(table, statement), table])
                 for each in gone:
                     transaction.drop(each)
             return f"DROP {statement.kind.value.upper()}"
@@ -123,20 +136,55 @@ class Definitions:
         status = self._engine.retried(work)
         if self._engine.transaction is None:
             self._engine.views.dropped(gone)
+            self._engine.queries.dropped(gone)
         self._tell(EXPIRED)
         return status
 
+    def _wanted(self, statement: st.Drop, kinds: tuple[ObjectKind, ...]) -> TableInfo:
+        """What a DROP names, if it is of the kind that it says."""
+        queries = self._engine.queries
+        if statement.kind is ObjectKind.CONTINUOUS_QUERY:
+            found = queries.find(statement.name, alone=True)
+            if found is not None:
+                return found
+        is_view = statement.kind is ObjectKind.STREAMING_VIEW
+        table = self._engine.target(
+            statement.name, *((ObjectKind.STREAMING_TABLE,) if is_view else kinds), verb="DROP"
+        )
+        if is_view != queries.is_view(table):
+            said = ObjectKind.STREAMING_TABLE if is_view else ObjectKind.STREAMING_VIEW
+            raise StatementError(
+                Condition.WRONG_KIND,
+                f"{table.name!r} is a {said.value}",
+                hint=f"Write DROP {said.value.upper()} {table.name}.",
+                span=statement.name.span,
+            )
+        return table
+
+    def _with_feeds(self, gone: list[TableInfo]) -> list[TableInfo]:
+        """What goes, with the queries that feed it, before what they write to."""
+        queries = self._engine.queries
+        feeds = [q for q in queries.every() if q.standing and q.standing.target in {t.id for t in gone}]
+        return list({t.id: t for t in (*feeds, *gone)}.values())
+
     def _readers(self, table: TableInfo, statement: st.Drop) -> list[TableInfo]:
-        """The continuous views that go with what they read; refused unless the statement says CASCADE."""
-        readers = self._engine.views.readers_of(table)
+        """What goes with what it reads; refused unless the statement says CASCADE."""
+        found: dict[int, TableInfo] = {}
+        waiting = [table]
+        while waiting:
+            one = waiting.pop()
+            more = [*self._engine.views.readers_of(one), *self._engine.queries.readers_of(one)]
+            waiting += [t for t in more if t.id not in found]
+            found |= {t.id: t for t in more}
+        readers = list(found.values())
         if readers and not statement.cascade:
             raise StatementError(
                 Condition.IN_USE,
                 f"{table.name!r} is read by {', '.join(repr(r.name) for r in readers)}",
-                hint=f"Drop these views first, or DROP {table.kind.value.upper()} {table.name} CASCADE.",
+                hint=f"Drop these first, or DROP {statement.kind.value.upper()} {table.name} CASCADE.",
                 span=statement.name.span,
             )
-        return readers
+        return readers[::-1]
 
     @run.register
     def _create_view(self, statement: st.CreateView, _: Any) -> str:

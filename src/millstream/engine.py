@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from millstream.catalog import streams
+from millstream.catalog import queries, stats, streams, views
 from millstream.definitions import Definitions
 from millstream.deliver.copy_to import copy_to
 from millstream.deliver.result import Result
@@ -30,8 +30,9 @@ from millstream.ingest import convert, copy_from, literals
 from millstream.ingest.progress import Listener, ignore
 from millstream.plan import compare, define, describe, explain, valid
 from millstream.plan.bind import BoundQuery, bind, bind_text, column, find_named
-from millstream.plan.later import check_not_standing, not_supported_yet
+from millstream.plan.later import not_supported_yet
 from millstream.plan.parameters import checked_parameters
+from millstream.queries.front import ContinuousQueries
 from millstream.schema import TIMESTAMP, ObjectKind
 from millstream.settings import Settings
 from millstream.sql import statements as st
@@ -68,8 +69,10 @@ class Engine:
         self.listener = listener
         self.relations = Relations(spark, lake)
         self.views = ContinuousViews(lake, spark, self.relations, listener)
+        self.queries = ContinuousQueries(lake, spark, self.relations)
+        self.queries.answers.views = self._kept_rows
         self.definitions = Definitions(self)
-        self.settings = Settings(lake, self.views.keeper)
+        self.settings = Settings(lake, self.views.keeper, self.queries)
         self._local = threading.local()
         self._table_locks: dict[int, threading.Lock] = {}
         self._lock = threading.Lock()
@@ -92,7 +95,13 @@ class Engine:
         return found
 
     def _reader(self) -> Reader:
-        return Reader(self.lake, self.transaction, self.views.read)
+        return Reader(self.lake, self.transaction, self._kept_rows)
+
+    def _kept_rows(self, kept: TableInfo, reader: Reader) -> Any:
+        """The rows of a continuous view, or the last answer of a continuous query."""
+        if kept.kind is ObjectKind.CONTINUOUS_QUERY:
+            return self.queries.read(kept)
+        return self.views.read(kept, reader)
 
     def known_tables(self) -> Mapping[str, TableInfo]:
         reader = self._reader()
@@ -189,6 +198,8 @@ class Engine:
     @_run.register(st.CreateStream)
     @_run.register(st.CreateStreamingTable)
     @_run.register(st.CreateView)
+    @_run.register(st.CreateContinuousQuery)
+    @_run.register(st.CreateStreamingView)
     @_run.register(st.CreateIndex)
     @_run.register(st.AlterTable)
     @_run.register(st.Drop)
@@ -205,6 +216,7 @@ class Engine:
                 hint="Use INSERT INTO.",
                 span=statement.table.span,
             )
+        self._check_not_fed(table, statement.table)
         names = self._insert_columns(table, statement.columns)
         if isinstance(statement.source, st.Values) and not statement.overwrite:
             target = self._convert_target(table, names)
@@ -214,7 +226,10 @@ class Engine:
                 return Result(f"INSERT{self._late()} {count}")
         literal = isinstance(statement.source, st.Values)
         source = statement.source.query if isinstance(statement.source, st.Values) else statement.source
-        check_not_standing(source, self.known_tables())
+        if not statement.overwrite and self.queries.is_standing(source):
+            self.definitions.check_no_transaction("a standing INSERT")
+            name = self.queries.create_insert(table, names, source, statement.text)
+            return Result(f"INSERT (standing, {name})")
         rows = self._rows(source, statement, parameters)
         if not statement.overwrite:
             count = self._insert_frame(table, rows, names, literal=literal)
@@ -232,6 +247,16 @@ class Engine:
         late = getattr(self._local, "late", 0)
         self._local.late = 0
         return f" (late {late})" if late else ""
+
+    def _check_not_fed(self, table: TableInfo, name: st.Name) -> None:
+        """Refuse to write to a streaming view."""
+        if self.queries.is_view(table):
+            raise StatementError(
+                Condition.WRONG_KIND,
+                f"{table.name!r} is a streaming view, and its query alone writes to it",
+                hint="Insert into the streams that the view reads.",
+                span=name.span,
+            )
 
     @staticmethod
     def _literal_rows(
@@ -308,6 +333,7 @@ class Engine:
     def insert(self, name: str, data: Any) -> int:
         """`Database.insert`: rows in any form into a table or stream."""
         table = self.target(st.Name(name), *STORED)
+        self._check_not_fed(table, st.Name(name))
         names = insertable(table)
         if type(data).__module__.startswith("pyspark."):
             names = tuple(column(table, st.Name(n)) for n in data.columns)
@@ -317,6 +343,7 @@ class Engine:
     @_run.register
     def _delete(self, statement: st.Delete, parameters: Any) -> Result:
         table = self.target(statement.table, *CHANGEABLE)
+        self._check_not_fed(table, statement.table)
         if statement.where is None:
             return Result(f"DELETE {self._clear(table)}")
         where = statement.where
@@ -325,6 +352,7 @@ class Engine:
     @_run.register
     def _update(self, statement: st.Update, parameters: Any) -> Result:
         table = self.target(statement.table, *CHANGEABLE)
+        self._check_not_fed(table, statement.table)
         names = [column(table, name) for name, _ in statement.assignments]
         for i, name in enumerate(names):
             if name in names[:i]:
@@ -370,7 +398,9 @@ class Engine:
 
     @_run.register
     def _truncate(self, statement: st.Truncate, _: Any) -> Result:
-        return Result(f"TRUNCATE {self._clear(self.target(statement.table, *CHANGEABLE))}")
+        table = self.target(statement.table, *CHANGEABLE)
+        self._check_not_fed(table, statement.table)
+        return Result(f"TRUNCATE {self._clear(table)}")
 
     def _clear(self, found: TableInfo) -> int:
         def work(transaction: Transaction) -> int:
@@ -384,6 +414,7 @@ class Engine:
     @_run.register
     def _copy_from(self, statement: st.CopyFrom, _: Any) -> Result:
         table = self.target(statement.table, *STORED)
+        self._check_not_fed(table, statement.table)
         names = self._insert_columns(table, statement.columns)
         try:
             paths = copy_from.files_of(statement.path)
@@ -427,12 +458,16 @@ class Engine:
                 hint="COMMIT first: what is advanced past cannot be taken back.",
             )
         stream = self.target(st.Name(name), *STREAMING)
+        self._check_not_fed(stream, st.Name(name))
         time, delay = define.time_value(stream, to)
 
         def work(commit: Commit) -> None:
             state = streams.state_of(commit, stream.id)
             define.check_forward(stream, state.watermark(delay), time)
             streams.save(commit, stream.id, define.advanced(state, time))
+            if views.has_readers(commit.connection, stream.id):
+                position = commit.stats_of(stream.id, stats.column_types(stream)).next_row_id
+                queries.note_advance(commit, stream.id, position, time)
             if stream.period is not None:
                 # The content changes with the time, so it is another version.
                 commit.changed(f"deleted_from_table:{stream.id}")
@@ -477,6 +512,8 @@ class Engine:
     def _show(self, statement: st.Show, _: Any) -> Result:
         if statement.what is st.ShowWhat.VIEWS:
             return Result("SHOW", table=describe.views(statement, self.known_tables(), self.views.listed()))
+        if statement.what is st.ShowWhat.QUERIES:
+            return Result("SHOW", table=describe.queries(statement, self.queries.listed()))
         shown = describe.show(statement, self.lake, self._reader(), self._jobs(), self.settings.shown())
         return Result("SHOW", table=shown)
 
@@ -496,6 +533,10 @@ class Engine:
             return Result(
                 "DESCRIBE", table=describe.continuous_view(table, self.views.details(table), statement.extended)
             )
+        if table.kind is ObjectKind.CONTINUOUS_QUERY:
+            return Result(
+                "DESCRIBE", table=describe.continuous_view(table, self.queries.details(table), statement.extended)
+            )
         if table.kind is ObjectKind.VIEW:
             bound = bind_text(table.definition or "", self._reader(), (table.name.lower(),))
             rows = query.run(self.spark, bound, self.relations, {})
@@ -507,7 +548,11 @@ class Engine:
     @_run.register
     def _explain(self, statement: st.Explain, parameters: Any) -> Result:
         if statement.mode is st.ExplainMode.INCREMENTAL:
-            return Result("EXPLAIN", table=explain.as_table(self.views.explained(statement, self.known_tables())))
+            return Result("EXPLAIN", table=explain.as_table(self._incremental(statement)))
+        if statement.query is None and statement.name is not None and statement.mode is None:
+            return Result(
+                "EXPLAIN", table=explain.as_table(self.queries.explained(self.queries.find(statement.name)))
+            )
         if statement.query is None or statement.mode is st.ExplainMode.SHARED:
             raise not_supported_yet(statement)
         bound = self._bind(statement.query, statement, parameters)
@@ -516,6 +561,14 @@ class Engine:
         rows = query.run(self.spark, bound, self.relations, parameters, prefix="EXPLAIN FORMATTED ")
         text = rows.splice.restore_names(rows.to_arrow().column(0)[0].as_py())
         return Result("EXPLAIN", table=explain.as_table(text))
+
+    def _incremental(self, statement: st.Explain) -> str:
+        known = self.known_tables()
+        found = known.get(statement.name.text.lower()) if statement.name is not None else None
+        query_ = self.queries.feed_of(found) if found is not None else None
+        if found is not None and found.kind is ObjectKind.CONTINUOUS_QUERY:
+            query_ = found
+        return self.queries.explained(query_) if query_ is not None else self.views.explained(statement, known)
 
     @_run.register
     def _refresh(self, statement: st.RefreshView, _: Any) -> Result:
@@ -526,8 +579,23 @@ class Engine:
 
     @_run.register
     def _resume(self, statement: st.Resume, _: Any) -> Result:
-        self.views.keeper.resume(self.target(statement.name, ObjectKind.CONTINUOUS_VIEW))
+        found = self.known_tables().get(statement.name.text.lower())
+        if found is not None and found.kind is ObjectKind.CONTINUOUS_VIEW:
+            self.views.keeper.resume(found)
+        else:
+            self.queries.resume(self.queries.find(statement.name))
         return Result("RESUME")
+
+    @_run.register
+    def _pause(self, statement: st.Pause, _: Any) -> Result:
+        self.queries.pause(self.queries.find(statement.name))
+        return Result("PAUSE")
+
+    @_run.register
+    def _subscribe(self, statement: st.Subscribe, _: Any) -> Result:
+        """The deliveries that are kept, each row with its place; a shell goes on from there."""
+        found = self.queries.find(statement.query)
+        return Result("SUBSCRIBE", table=describe.deliveries(self.queries.results(found, 0), found.schema.arrow))
 
     @_run.register
     def _set(self, statement: st.SetOption, _: Any) -> Result:
@@ -537,6 +605,7 @@ class Engine:
     def close(self) -> None:
         if self.transaction is not None:
             self._end_transaction().rollback()
+        self.queries.close()
         self.relations.close()
 
 

@@ -8,24 +8,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.errors import Condition, StatementError, did_you_mean
+from millstream.queries.front import INCREMENTAL as CHOICES
 from millstream.views.keeping import EXECUTORS
 
 if TYPE_CHECKING:
+    from millstream.queries.front import ContinuousQueries
     from millstream.sql.statements import Name
     from millstream.storage.lake import Lake
     from millstream.views.keeping import Keeper
 
-USE_INDEXES, EXECUTOR = "use_indexes", "executor"
+USE_INDEXES, EXECUTOR, INCREMENTAL = "use_indexes", "executor", "incremental"
 SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-NAMES = (USE_INDEXES, EXECUTOR)
+NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL)
 
 
 class Settings:
     """The settings of one open database."""
 
-    def __init__(self, lake: Lake, keeper: Keeper) -> None:
+    def __init__(self, lake: Lake, keeper: Keeper, queries: ContinuousQueries) -> None:
         self._lake = lake
         self._keeper = keeper
+        self._queries = queries
 
     def set(self, name: Name, value: str) -> None:
         """Change a setting; refuses names and values that are not known."""
@@ -34,7 +37,9 @@ class Settings:
             case "use_indexes":
                 self._lake.chooser.enabled = self._switched(name, said)
             case "executor":
-                self._keeper.executor = self._chosen(name, said.replace("-", "_"))
+                self._keeper.executor = self._chosen(name, said.replace("-", "_"), EXECUTORS)
+            case "incremental":
+                self._queries.incremental = self._chosen(name, said, CHOICES)
             case _:
                 raise StatementError(
                     Condition.UNKNOWN_OPTION,
@@ -52,16 +57,19 @@ class Settings:
         return SWITCHES[said]
 
     @staticmethod
-    def _chosen(name: Name, said: str) -> str:
-        if said not in EXECUTORS:
-            listed = ", ".join(EXECUTORS)
-            raise _not_a_value(name, f"no executor {said!r}", f"Write SET {EXECUTOR} = one of {listed}.")
+    def _chosen(name: Name, said: str, choices: tuple[str, ...]) -> str:
+        if said not in choices:
+            listed = ", ".join(choices)
+            raise _not_a_value(
+                name, f"no {name.text.lower()} {said!r}", f"Write SET {name.text} = one of {listed}."
+            )
         return said
 
     def shown(self) -> list[tuple[str, str]]:
         """Every setting and its value."""
         return [
             (EXECUTOR, self._keeper.executor),
+            (INCREMENTAL, self._queries.incremental),
             (USE_INDEXES, "on" if self._lake.chooser.enabled else "off"),
         ]
 

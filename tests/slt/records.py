@@ -13,6 +13,12 @@ preamble). A file without sections is one section.
                                     the SQL below gives the rows after `----`, in that order. `rowsort`
                                     compares both sides sorted as text; `header` expects the column
                                     names as the first line; `take N` looks at the first N columns only
+    deliveries NAME [rowsort] [since N]
+                                    `db.drain()`, then `db.results(NAME)` gives what stands after `----`: for
+                                    each delivery a line `@INSTANT`, with ` skipped K` behind it unless K is 0,
+                                    and its rows. `rowsort` compares the rows of each delivery sorted as text.
+                                    What an earlier record of the section showed is not shown again, unless
+                                    `since N` asks `db.results(NAME, since=N)`
     insert NAME                     `db.insert(NAME, rows)`, each line a JSON array; a string that
                                     starts with `@` is a UTC timestamp
     file NAME                       writes the lines below to `${TMP}/NAME`
@@ -34,10 +40,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 SEPARATOR = "----"
+DELIVERY = "@"
 HEADERS = ("name", "description", "group")
 UNITS = ("seconds", "minutes", "hours", "days")
 
@@ -67,15 +74,46 @@ class ExpectError(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectRows(Record):
+class ExpectLines(Record):
     """`block` is the half-open range of the expected lines, as indices into the file's lines."""
 
-    sql: str
     rows: tuple[str, ...]
     block: tuple[int, int]
+
+    def compared(self, lines: Sequence[str]) -> list[str]:
+        """Expected or actual lines in the order in which they are compared."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectRows(ExpectLines):
+    sql: str
     rowsort: bool = False
     header: bool = False
     take: int | None = None
+
+    def compared(self, lines: Sequence[str]) -> list[str]:
+        if not self.rowsort:
+            return list(lines)
+        return [*lines[: self.header], *sorted(lines[self.header :])]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectDeliveries(ExpectLines):
+    name: str
+    rowsort: bool = False
+    since: int | None = None
+
+    def compared(self, lines: Sequence[str]) -> list[str]:
+        if not self.rowsort:
+            return list(lines)
+        starts = [at for at, line in enumerate(lines) if line.startswith(DELIVERY)]
+        ends = [*starts[1:], len(lines)]
+        return [
+            line
+            for start, end in zip(starts, ends, strict=True)
+            for line in (lines[start], *sorted(lines[start + 1 : end]))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +282,22 @@ def _query(block: _Block) -> Record:
     )
 
 
+def _deliveries(block: _Block) -> Record:
+    match = re.fullmatch(r"deliveries (\w+)( rowsort)?(?: since (\d+))?", " ".join(block.words))
+    if match is None or block.body or block.expected is None:
+        _fail(block)
+    if block.expected and not block.expected[0].startswith(DELIVERY):
+        raise FormatError(f"line {block.line}: a delivery starts with {DELIVERY} and its instant")
+    return ExpectDeliveries(
+        line=block.line,
+        rows=block.expected,
+        block=(block.expected_at, block.expected_at + len(block.expected)),
+        name=match[1],
+        rowsort=match[2] is not None,
+        since=int(match[3]) if match[3] else None,
+    )
+
+
 def _insert(block: _Block) -> Record:
     if len(block.words) != 2 or not block.body:
         _fail(block)
@@ -297,6 +351,7 @@ def _bare(kind: type[Record]) -> Callable[[_Block], Record]:
 _PARSERS: dict[str, Callable[[_Block], Record]] = {
     "statement": _statement,
     "query": _query,
+    "deliveries": _deliveries,
     "insert": _insert,
     "file": _file,
     "clock": _clock,

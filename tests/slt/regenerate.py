@@ -1,4 +1,4 @@
-"""Rewrites the expected rows of `.slt` files from what the database answers now.
+"""Rewrites the expected rows and deliveries of `.slt` files from what the database answers now.
 
     python -m tests.slt.regenerate tests/sql/joins.slt …
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.slt.records import ExpectRows, parse_script
+from tests.slt.records import ExpectLines, parse_script
 from tests.slt.runner import Mismatch, attempt_section
 
 if TYPE_CHECKING:
@@ -41,17 +41,12 @@ def _with_rows(script: Script, actual: dict[int, list[str]]) -> list[str]:
     lines = script.path.read_text(encoding="utf-8").split("\n")
     every = [*script.preamble, *(record for section in script.sections for record in section.records)]
     for record in reversed(every):
-        if isinstance(record, ExpectRows) and record.line in actual and _differs(record, actual):
+        if not isinstance(record, ExpectLines) or record.line not in actual:
+            continue
+        if record.compared(record.rows) != actual[record.line]:
             start, end = record.block
             lines[start:end] = actual[record.line]
     return lines
-
-
-def _differs(record: ExpectRows, actual: dict[int, list[str]]) -> bool:
-    expected = list(record.rows)
-    if record.rowsort:
-        expected[record.header :] = sorted(expected[record.header :])
-    return expected != actual[record.line]
 
 
 def main(arguments: list[str]) -> int:

@@ -17,12 +17,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pyarrow as pa
+
 CELL_SEPARATOR = " | "
 
 
 def render_row(row: Iterable[Any]) -> str:
     """One line of expected rows."""
     return CELL_SEPARATOR.join(render_value(value) for value in row)
+
+
+def render_delivery(instant: Any, skipped: int, rows: pa.Table) -> list[str]:
+    """The line of a delivery's instant, and those of its rows."""
+    head = f"@{render_value(instant)}" + (f" skipped {skipped}" if skipped else "")
+    columns = [column.to_pylist() for column in rows.columns]
+    return [head, *(render_row(row) for row in zip(*columns, strict=True))]
 
 
 def render_value(value: Any) -> str:

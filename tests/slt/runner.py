@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millstream.clock import ManualClock
 from millstream.errors import MillstreamError
 from tests.slt import records
-from tests.slt.render import render_row
+from tests.slt.render import render_delivery, render_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
 
     from millstream.clock import Clock
     from tests.slt.records import Record, Script, Section
@@ -43,12 +45,25 @@ class Result(Protocol):
     def fetchall(self) -> list[tuple[Any, ...]]: ...
 
 
+class Delivery(Protocol):
+    """The part of a continuous query's answer that the runner looks at."""
+
+    @property
+    def instant(self) -> Any: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def skipped(self) -> int: ...
+    def to_arrow(self) -> pa.Table: ...
+
+
 class Database(Protocol):
     """The part of a database that the runner uses."""
 
     def sql(self, text: str) -> Result: ...
     def insert(self, name: str, rows: Any) -> Any: ...
     def drain(self) -> Any: ...
+    def results(self, query: str, since: int = 0) -> Sequence[Delivery]: ...
     def close(self) -> Any: ...
 
 
@@ -84,7 +99,7 @@ def run_section(
 ) -> dict[int, list[str]]:
     """Run a section on a fresh database; raises `SectionFailed`.
 
-    Returns the rendered rows of every query that gave some, by the record's line.
+    Returns the rendered rows and deliveries of every record that gave some, by the record's line.
     """
     actual, mismatches = attempt_section(script, section, open_database)
     if mismatches:
@@ -115,6 +130,7 @@ class _Run:
     clock: ManualClock = field(default_factory=ManualClock)
     mismatches: list[Mismatch] = field(default_factory=list)
     actual: dict[int, list[str]] = field(default_factory=dict)
+    shown: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         (self.directory / "files").mkdir()
@@ -145,6 +161,8 @@ class _Run:
                 self._error(record)
             case records.ExpectRows():
                 self._rows(record)
+            case records.ExpectDeliveries():
+                self._deliveries(record)
             case records.InsertRows():
                 self.database.insert(record.name, list(record.rows))
             case records.WriteFile():
@@ -191,12 +209,22 @@ class _Run:
         if not result.is_query:
             raise _Unexpected(f"expected rows\ngot status {result.status!r}")
         lines = [render_row(row[: record.take]) for row in result.fetchall()]
-        expected = list(record.rows)
-        if record.rowsort:
-            lines.sort()
-            expected[record.header :] = sorted(expected[record.header :])
         if record.header:
             lines.insert(0, render_row(tuple(result.columns)[: record.take]))
+        self._compare(record, lines)
+
+    def _deliveries(self, record: records.ExpectDeliveries) -> None:
+        self.database.drain()
+        shown = self.shown.get(record.name, 0)
+        found = list(self.database.results(record.name, since=shown if record.since is None else record.since))
+        if record.since is None:
+            found = [delivery for delivery in found if delivery.sequence > shown]
+        self.shown[record.name] = max([shown, *(delivery.sequence for delivery in found)])
+        lines = [render_delivery(each.instant, each.skipped, each.to_arrow()) for each in found]
+        self._compare(record, [line for delivery in lines for line in delivery])
+
+    def _compare(self, record: records.ExpectLines, lines: list[str]) -> None:
+        expected, lines = record.compared(record.rows), record.compared(lines)
         self.actual[record.line] = lines
         if lines != expected:
             raise _Unexpected(_difference(expected, lines))

@@ -11,12 +11,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from millstream.errors import Condition, StatementError
 from tests.slt.records import FormatError, parse_script
 from tests.slt.regenerate import regenerate
-from tests.slt.render import render_row, render_value
+from tests.slt.render import render_delivery, render_row, render_value
 from tests.slt.runner import Mismatch, attempt_section
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ class Answer:
         return list(self.rows or ())
 
 
+@dataclass(frozen=True)
+class FakeDelivery:
+    sequence: int
+    instant: Any
+    rows: tuple[tuple[Any, ...], ...] = ()
+    skipped: int = 0
+
+    def to_arrow(self) -> pa.Table:
+        return pa.table({"k": [k for k, _ in self.rows], "v": [v for _, v in self.rows]})
+
+
 @dataclass
 class FakeDatabase:
     path: Path
@@ -59,6 +71,11 @@ class FakeDatabase:
 
     def drain(self) -> None:
         self.log.append("drain")
+
+    def results(self, query: str, since: int = 0) -> list[FakeDelivery]:
+        self.log.append(f"results {query} since {since}")
+        every = self.answers[f"results {query}"]
+        return [delivery for delivery in every if delivery.sequence > since]
 
     def close(self) -> None:
         self.log.append("close")
@@ -206,6 +223,52 @@ def test_the_clock_moves_and_survives_a_restart(attempt: Any) -> None:
     assert not attempt(text, answers).mismatches
 
 
+THREE_DELIVERIES = {
+    "results q": [FakeDelivery(1, 4, (("b", 1), ("a", None))), FakeDelivery(2, 6), FakeDelivery(3, 90, (), 12)]
+}
+THREE_AS_TEXT = "@4\nb | 1\na | NULL\n@6\n@90 skipped 12\n"
+
+
+def test_deliveries_are_asked_for_after_a_drain(attempt: Any) -> None:
+    outcome = attempt(f"deliveries q\n----\n{THREE_AS_TEXT}", THREE_DELIVERIES)
+    assert outcome.mismatches == []
+    assert outcome.log == ["drain", "results q since 0", "close"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "@4\nb | 1\na | NULL\n@6\n@90\n",
+        "@4\nb | 1\na | NULL\n@90 skipped 12\n",
+        "@4\na | NULL\nb | 1\n@6\n@90 skipped 12\n",
+        "@4\nb | 1\n@6\na | NULL\n@90 skipped 12\n",
+        "@5\nb | 1\na | NULL\n@6\n@90 skipped 12\n",
+        "",
+    ],
+)
+def test_wrong_deliveries_are_reported(attempt: Any, text: str) -> None:
+    outcome = attempt(f"deliveries q\n----\n{text}", THREE_DELIVERIES)
+    assert [mismatch.line for mismatch in outcome.mismatches] == [5]
+
+
+def test_rowsort_forgives_the_order_within_a_delivery_only(attempt: Any) -> None:
+    sorted_rows = THREE_AS_TEXT.replace("b | 1\na | NULL", "a | NULL\nb | 1")
+    assert not attempt(f"deliveries q rowsort\n----\n{sorted_rows}", THREE_DELIVERIES).mismatches
+    moved = "@4\na | NULL\n@6\nb | 1\n@90 skipped 12\n"
+    assert attempt(f"deliveries q rowsort\n----\n{moved}", THREE_DELIVERIES).mismatches
+
+
+def test_deliveries_are_shown_once_unless_asked_for_again(attempt: Any) -> None:
+    later = "restart\n\ndeliveries q\n----\n"
+    again = "deliveries q since 0\n----\n" + THREE_AS_TEXT + "\ndeliveries q since 2\n----\n@90 skipped 12\n"
+    text = f"deliveries q\n----\n{THREE_AS_TEXT}\n{later}\n{again}\ndeliveries q\n----\n"
+    outcome = attempt(text, THREE_DELIVERIES)
+    assert outcome.mismatches == []
+    assert [line for line in outcome.log if line.startswith("results")] == [
+        f"results q since {n}" for n in (0, 3, 0, 2, 3)
+    ]
+
+
 def test_files_and_remembered_versions_are_filled_in(attempt: Any) -> None:
     answers = {"SHOW SNAPSHOTS": Answer(((0, "x"), (7, "y")))}
     outcome = attempt("file a.csv\n1,2\n\nremember V\n\nstatement ok\nAT ${V} ${TMP}/a.csv\n", answers)
@@ -240,6 +303,13 @@ def test_every_section_gets_a_fresh_database_and_the_preamble(tmp_path: Path) ->
         "query\nSELECT 1\n",
         "query sorted\nSELECT 1\n----\n1\n",
         "SELECT 1\n",
+        "deliveries\n----\n",
+        "deliveries q\n",
+        "deliveries q sorted\n----\n",
+        "deliveries q since noon\n----\n",
+        "deliveries q since 1 rowsort\n----\n",
+        "deliveries q\nSELECT 1\n----\n@1\n",
+        "deliveries q\n----\n1 | x\n",
         "clock advance soon\n",
         "clock advance 5 fortnights\n",
         "insert t\n{}\n",
@@ -295,6 +365,22 @@ def test_values_have_one_spelling(value: Any, text: str) -> None:
 
 def test_cells_are_separated_by_a_bar() -> None:
     assert render_row((1, "a", None)) == "1 | a | NULL"
+
+
+def test_a_delivery_opens_with_its_instant() -> None:
+    rows = pa.table({"a": [1, None], "b": ["x", ""]})
+    assert render_delivery(-5, 0, rows) == ["@-5", "1 | x", "NULL | (empty)"]
+    assert render_delivery(datetime(2024, 1, 1, tzinfo=UTC), 7, rows[:0]) == ["@2024-01-01 00:00:00 skipped 7"]
+
+
+def test_regenerating_rewrites_wrong_deliveries(tmp_path: Path) -> None:
+    text = (
+        "deliveries q\n----\n@4\n\ndeliveries q rowsort since 0\n----\n@4\na | NULL\nb | 1\n@6\n@90 skipped 12\n"
+    )
+    path = written(tmp_path, text)
+    left = regenerate(path, lambda where, clock: FakeDatabase(where, clock, THREE_DELIVERIES, []))
+    assert path.read_text(encoding="utf-8") == HEADER + text.replace("@4\n\n", THREE_AS_TEXT + "\n", 1)
+    assert left == []
 
 
 def test_regenerating_rewrites_wrong_rows_and_nothing_else(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Catalog:
         return self._defined(snapshot or self.current)[0]
 
     def hidden(self, snapshot: Snapshot | None = None) -> dict[int, TableInfo]:
-        """The tables that hold the state of standing queries, by their ids."""
+        """What users do not see, by ids: the states of standing queries, the queries that feed streaming views."""
         return self._defined(snapshot or self.current)[2]
 
     def indexes(self, snapshot: Snapshot | None = None) -> Indexes:
@@ -125,7 +125,9 @@ class Catalog:
         with self.read() as connection:
             found = tables.load(connection, snapshot.id) | views.load(connection, snapshot.id)
             hidden = {t.id: t for t in found.values() if t.kind is ObjectKind.STATE}
-            shown = {name: t for name, t in found.items() if t.id not in hidden}
+            feeds = {t.id for t in found.values() if t.standing is not None and t.standing.target is not None}
+            shown = {name: t for name, t in found.items() if t.id not in hidden and t.id not in feeds}
+            hidden |= {t.id: t for t in found.values() if t.id in feeds}
             loaded = shown, indexes.load(connection, snapshot.id), hidden
         with self._lock:
             while len(self._definitions) >= CACHED_SCHEMA_VERSIONS:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.store import Connection
 
-FORMAT = 3
+FORMAT = 4
 DUCKLAKE_VERSION = "1.0"
 
 DUCKLAKE_TABLES = """
@@ -115,6 +115,20 @@ CREATE TABLE millstream_view_progress (view_id BIGINT PRIMARY KEY, failure VARCH
 """
 """Continuous views: their plans and the tables of their state; how they are doing."""
 
+FORMAT_4 = """
+CREATE TABLE millstream_query (view_id BIGINT PRIMARY KEY, query_columns VARCHAR NOT NULL, plan VARCHAR NOT NULL,
+  target BIGINT);
+CREATE TABLE millstream_query_progress (view_id BIGINT PRIMARY KEY, status VARCHAR NOT NULL, failure VARCHAR,
+  place VARCHAR NOT NULL, answer BLOB, answered_at VARCHAR);
+CREATE TABLE millstream_delivery (view_id BIGINT NOT NULL, sequence BIGINT NOT NULL, instant BIGINT NOT NULL,
+  snapshot_id BIGINT NOT NULL, skipped BIGINT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (view_id, sequence));
+CREATE TABLE millstream_piece (piece_id INTEGER PRIMARY KEY, view_id BIGINT NOT NULL, part BIGINT NOT NULL,
+  leave BIGINT NOT NULL, data BLOB NOT NULL);
+CREATE INDEX millstream_piece_of ON millstream_piece (view_id, part);
+CREATE TABLE millstream_advance (stream_id BIGINT NOT NULL, position BIGINT NOT NULL, advanced_to BIGINT NOT NULL);
+"""
+"""Continuous queries: plans, places, deliveries, pieces of state; where among its rows a stream was advanced."""
+
 
 def is_empty(connection: Connection) -> bool:
     """Whether nothing was ever committed to this database file: a crash may leave it like that."""
@@ -123,7 +137,7 @@ def is_empty(connection: Connection) -> bool:
 
 def create(connection: Connection, now: str, data_path: str) -> None:
     """An empty catalogue: snapshot 0 with the schema `main`."""
-    _run(connection, DUCKLAKE_TABLES + MILLSTREAM_TABLES + FORMAT_2 + FORMAT_3)
+    _run(connection, DUCKLAKE_TABLES + MILLSTREAM_TABLES + FORMAT_2 + FORMAT_3 + FORMAT_4)
     connection.executemany(
         "INSERT INTO ducklake_metadata (key, value) VALUES (?, ?)",
         [
@@ -175,6 +189,7 @@ def format_version(connection: Connection) -> int:
 MIGRATIONS: dict[int, Callable[[Connection], None]] = {
     1: lambda connection: _run(connection, FORMAT_2),
     2: lambda connection: _run(connection, FORMAT_3),
+    3: lambda connection: _run(connection, FORMAT_4),
 }
 """From the format version of the key to the next."""
 

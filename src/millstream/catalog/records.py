@@ -50,6 +50,14 @@ class ContinuousInfo:
     has_history: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StandingInfo:
+    """A continuous query's plan, as text, and the id of the table that its results go to, if any."""
+
+    plan: str
+    target: int | None = None
+
+
 @dataclass(frozen=True)
 class TableInfo:
     """A table or stream at one schema version."""
@@ -69,6 +77,8 @@ class TableInfo:
     """A view's query, as it was written."""
     continuous: ContinuousInfo | None = None
     """What a continuous view is kept by."""
+    standing: StandingInfo | None = None
+    """What a continuous query is answered by."""
 
     @property
     def time_column_id(self) -> int | None:

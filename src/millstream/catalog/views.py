@@ -1,7 +1,8 @@
 """Views in the catalogue: a name for a query, kept as the text the user wrote.
 
 They stand beside DuckLake's own views, which are in DuckDB's dialect, and share the names of tables. A
-continuous view also has columns of its own, a plan, and tables that hold its state.
+continuous view also has columns of its own, a plan, and tables that hold its state; of what a continuous query has
+besides, `queries` knows.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millstream.catalog.records import ContinuousInfo, TableInfo
+from millstream.catalog import queries
+from millstream.catalog.records import ContinuousInfo, StandingInfo, TableInfo
 from millstream.schema import Column, ObjectKind, Schema
 
 if TYPE_CHECKING:
@@ -24,17 +26,22 @@ if TYPE_CHECKING:
 def load(connection: Connection, snapshot_id: int) -> dict[str, TableInfo]:
     """Every view of the snapshot, by lower-case name."""
     rows = connection.execute(
-        "SELECT v.view_id, view_name, sql, view_columns, plan, states, statics, has_history"
+        "SELECT v.view_id, view_name, sql, view_columns, c.plan, states, statics, has_history,"
+        " query_columns, q.plan, target"
         " FROM millstream_view v LEFT JOIN millstream_continuous_view c ON v.view_id = c.view_id"
+        " LEFT JOIN millstream_query q ON v.view_id = q.view_id"
         " WHERE begin_snapshot <= ? AND (end_snapshot IS NULL OR end_snapshot > ?)",
         (snapshot_id, snapshot_id),
     )
     found = {}
-    for view_id, name, sql, columns, plan, states, statics, has_history in rows:
+    for view_id, name, sql, columns, plan, states, statics, has_history, *query in rows:
         view = replace(provisional(name, sql), id=view_id)
         if plan is not None:
             info = ContinuousInfo(plan, tuple(json.loads(states)), tuple(json.loads(statics)), bool(has_history))
-            view = replace(continuous(name, sql, _read_schema(columns), info), id=view_id)
+            view = replace(continuous(name, sql, read_schema(columns), info), id=view_id)
+        if query[1] is not None:
+            standing = StandingInfo(query[1], query[2])
+            view = replace(queries.provisional(name, sql, read_schema(query[0]), standing), id=view_id)
         found[name.lower()] = view
     return found
 
@@ -51,11 +58,11 @@ def continuous(name: str, definition: str, schema: Schema, info: ContinuousInfo)
     return TableInfo(-1, name, kind, schema, ids, "", 0, definition=definition, continuous=info)
 
 
-def _written_schema(schema: Schema) -> str:
+def written_schema(schema: Schema) -> str:
     return base64.b64encode(schema.arrow.serialize().to_pybytes()).decode()
 
 
-def _read_schema(text: str) -> Schema:
+def read_schema(text: str) -> Schema:
     read = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
     return Schema(tuple(Column(f.name, f.type) for f in read))
 
@@ -68,11 +75,13 @@ def create(commit: Commit, wanted: TableInfo) -> TableInfo:
         (view.id, view.name, view.definition, commit.snapshot_id),
     )
     info = view.continuous
+    if view.standing is not None:
+        queries.create(commit, view, written_schema(view.schema))
     if info is not None:
         states, statics = json.dumps(info.states), json.dumps(info.statics)
         commit.connection.execute(
             "INSERT INTO millstream_continuous_view VALUES (?, ?, ?, ?, ?, ?)",
-            (view.id, _written_schema(view.schema), info.plan, states, statics, int(info.has_history)),
+            (view.id, written_schema(view.schema), info.plan, states, statics, int(info.has_history)),
         )
         commit.connection.execute("INSERT INTO millstream_view_progress VALUES (?, NULL, NULL)", (view.id,))
     commit.changed(f"altered_table:{view.id}")
@@ -86,6 +95,8 @@ def drop(commit: Commit, view: TableInfo) -> None:
     )
     commit.connection.execute("DELETE FROM millstream_view_progress WHERE view_id = ?", (view.id,))
     commit.connection.execute("DELETE FROM millstream_consumer WHERE name = ?", (consumer(view.id),))
+    if view.standing is not None:
+        queries.drop(commit, view.id)
     commit.changed(f"altered_table:{view.id}")
 
 
@@ -97,9 +108,10 @@ def is_there(connection: Connection, view_id: int) -> bool:
 
 
 def has_readers(connection: Connection, stream_id: int) -> bool:
-    """Whether a continuous view consumes a stream."""
+    """Whether a continuous view or query consumes a stream."""
     row = connection.execute(
-        "SELECT 1 FROM millstream_consumer WHERE stream_id = ? AND name LIKE 'view %'", (stream_id,)
+        "SELECT 1 FROM millstream_consumer WHERE stream_id = ? AND (name LIKE 'view %' OR name LIKE 'query %')",
+        (stream_id,),
     ).fetchone()
     return row is not None
 

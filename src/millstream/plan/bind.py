@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from millstream.storage.scan import Scan
 
 
+KEPT = (ObjectKind.CONTINUOUS_VIEW, ObjectKind.CONTINUOUS_QUERY)
+"""What is read from those who keep it."""
 WEEK = "current_week"
 NO_ARGUMENTS = re.compile(r"\s*\(\s*\)")
 
@@ -108,8 +110,9 @@ def bind(
     snapshot = source.snapshot()
     if query.window is not None:
         raise StatementError(
-            Condition.NOT_SUPPORTED_YET,
-            "windows are for continuous queries, which are not built yet",
+            Condition.NOT_SUPPORTED,
+            "windows are for continuous queries",
+            hint="Use CREATE CONTINUOUS QUERY name AS SELECT ….",
             span=query.window.span.shifted(query.offset),
             text=statement_text,
         )
@@ -123,7 +126,7 @@ def bind(
     for i, (reference, (at, table)) in enumerate(zip(query.tables, found, strict=True)):
         if table.kind is ObjectKind.VIEW:
             views.append(_open(reference, table, source, query, inside))
-        elif table.kind is ObjectKind.CONTINUOUS_VIEW:
+        elif table.kind in KEPT:
             found_rows = _read(reference, table, source, query)
             if isinstance(found_rows, BoundQuery):
                 views.append(BoundView(reference, found_rows))
@@ -190,8 +193,8 @@ def _read(reference: TableReference, view: TableInfo, source: Source, query: Que
         if reference.as_of is not None:
             raise StatementError(
                 Condition.NOT_SUPPORTED,
-                f"{view.name!r} is a continuous view, and AS OF is for tables",
-                hint="A continuous view has no past: it is what has come so far.",
+                f"{view.name!r} is a {view.kind.value}, and AS OF is for tables",
+                hint=f"A {view.kind.value} has no past: it is what has come so far.",
             )
         return source.view(view)
     except StatementError as error:
@@ -284,8 +287,8 @@ def _check_readable(reference: TableReference, table: TableInfo) -> None:
         )
     if reference.window is not None and table.kind is ObjectKind.STREAMING_TABLE:
         raise StatementError(
-            Condition.NOT_SUPPORTED_YET,
-            "windows are for continuous queries, which are not built yet",
+            Condition.NOT_SUPPORTED,
+            "windows are for continuous queries",
             hint=f"Ask for a span of time: WHERE VALID({reference.alias or table.name}) BETWEEN … AND ….",
             span=reference.window.span,
         )

@@ -30,8 +30,15 @@ def edits(query: Query, tables: Mapping[str, TableInfo]) -> list[tuple[Span, str
 
 
 def _subquery(cut: Cut, tables: Mapping[str, TableInfo]) -> str:
+    if cut.function == "SESSION":
+        raise StatementError(
+            Condition.NOT_SUPPORTED_YET,
+            "SESSION in a continuous view is not built yet",
+            hint="Cut the stream by TUMBLE or HOP, or ask by a CONTINUOUS QUERY.",
+            span=cut.span,
+        )
     table = find_named(cut.stream, tables)
-    _check(cut, table)
+    check(cut, table)
     name = quote(table.name)
     number = f"{name}.{quote(column(table, cut.time))}"
     if not cut.step.is_number:
@@ -51,7 +58,8 @@ def _subquery(cut: Cut, tables: Mapping[str, TableInfo]) -> str:
     return f"(SELECT {listed} FROM {source}{test}){alias}"
 
 
-def _check(cut: Cut, table: TableInfo) -> None:
+def check(cut: Cut, table: TableInfo) -> None:
+    """Refuse a cut that does not fit its stream."""
     if table.time is None:
         raise StatementError(
             Condition.WRONG_KIND,

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 TEXT, NUMBER = pa.string(), pa.int64()
 COLUMN_NAMES = {"column": TEXT, "type": TEXT, "nullable": pa.bool_(), "comment": TEXT}
 EMPTY_YET = (
-    ShowWhat.QUERIES,
     ShowWhat.RECEPTORS,
     ShowWhat.EMITTERS,
 )
+
+
+NO_ROWS = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW, ObjectKind.CONTINUOUS_QUERY)
+"""What has no files of its own."""
 
 
 def rows(names: Mapping[str, pa.DataType], values: Sequence[tuple[Any, ...]]) -> pa.Table:
@@ -84,10 +87,10 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
             hint="SHOW TABLES, STREAMS, STREAMING TABLES, INDEXES, COLUMNS, FILES, JOBS and SETTINGS work today.",
         )
     found = find_named(statement.of, tables)
-    if found.kind in (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW) and what is not ShowWhat.CREATE:
+    if found.kind in NO_ROWS and what is not ShowWhat.CREATE:
         raise StatementError(
             Condition.WRONG_KIND,
-            f"{found.name!r} is a view and has no {what.value.lower()} of its own",
+            f"{found.name!r} is a {found.kind.value} and has no {what.value.lower()} of its own",
             hint=f"DESCRIBE {found.name} shows the columns of its query.",
             span=statement.of.span,
         )
@@ -100,6 +103,29 @@ def _tables(source: Source, tables: Tables) -> pa.Table:
         {"name": TEXT, "kind": TEXT, "rows": NUMBER, "comment": TEXT},
         [(t.name, t.kind.value, source.row_count(t), t.comment) for t in found],
     )
+
+
+def queries(statement: Show, listed: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """SHOW QUERIES: how continuous queries and those behind streaming views are doing."""
+    columns = {
+        "name": TEXT, "kind": TEXT, "status": TEXT, "streams": TEXT, "rows_behind": NUMBER, "last_answer": TEXT,
+        "deliveries": NUMBER, "state_bytes": NUMBER, "query": TEXT,
+    }  # fmt: skip
+    return _like(statement, rows(columns, sorted(listed, key=lambda q: str(q[0]).lower())))
+
+
+def deliveries(found: Sequence[Any], schema: pa.Schema) -> pa.Table:
+    """The rows of deliveries, each with its sequence number and instant."""
+    made = []
+    for one in found:
+        data = one.to_arrow()
+        places = {"sequence": [one.sequence] * data.num_rows, "instant": [one.instant] * data.num_rows}
+        for name, values in reversed(places.items()):
+            data = data.add_column(0, name if name not in data.column_names else f"_{name}", pa.array(values))
+        made.append(data)
+    if made:
+        return pa.concat_tables(made, promote_options="permissive")
+    return pa.schema([pa.field("sequence", NUMBER), pa.field("instant", NUMBER), *schema]).empty_table()
 
 
 def views(statement: Show, tables: Tables, kept: Sequence[tuple[Any, ...]]) -> pa.Table:

@@ -178,11 +178,12 @@ class ViewPlan:
     def from_json(cls, text: str) -> ViewPlan:
         made: dict[str, Any] = json.loads(text)
         statics = tuple(Static(s["sql"], tuple(s["tables"])) for s in made["statics"])
-        parts = tuple(_part(p) for p in made["parts"])
+        parts = tuple(part_from(p) for p in made["parts"])
         return cls(statics, parts, made["upper"], tuple(made["above"]), made["clock"])
 
 
-def _part(made: dict[str, Any]) -> Part:
+def part_from(made: dict[str, Any]) -> Part:
+    """A part as JSON gave it back."""
     pairs = {n: tuple((a, b) for a, b in made[n]) for n in ("projections", "prepared", "types")}
     partials = tuple(Partial(**p) for p in made["partials"])
     rest = {"streams": tuple(made["streams"]), "keys": tuple(made["keys"]), "partials": partials}

@@ -20,17 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     Opened = Callable[[str], exp.Query | None]
+    Placed = Callable[[exp.Table], None]
 
 BARE = (exp.CurrentUser, exp.CurrentCatalog, exp.CurrentSchema, exp.SessionUser, exp.CurrentTimezone)
 
 
-def normal(tree: exp.Query, opened: Opened, columns: Mapping[str, Sequence[str]]) -> exp.Query:
+def normal(
+    tree: exp.Query, opened: Opened, columns: Mapping[str, Sequence[str]], placed: Placed | None = None
+) -> exp.Query:
     """The query over base tables and streams alone.
 
     `opened` gives the query of a view, None for anything else; `columns` the columns of what is left, by name in
-    lower case.
+    lower case. `placed` may give what is left other names, which `columns` is then asked for.
     """
     tree = _with_views(tree.copy(), opened)
+    if placed is not None:
+        for table in list(tree.find_all(exp.Table)):
+            placed(table)
     for select in tree.find_all(exp.Select):
         _take_off_brackets(select)
     for table in tree.find_all(exp.Table):

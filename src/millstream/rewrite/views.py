@@ -58,8 +58,8 @@ def plan_view(
 
     `types` tells the types of a fragment's columns, given the static parts it may speak of.
     """
-    query, clock = _told_the_time(normal(tree, opened, {name: k.columns for name, k in known.items()}))
-    rewriter = _Rewriter(known, types)
+    query, clock = told_the_time(normal(tree, opened, {name: k.columns for name, k in known.items()}))
+    rewriter = Rewriter(known, types)
     role = rewriter.visit(query)
     if role is Role.STATIC:
         raise refused(
@@ -82,7 +82,7 @@ def plan_view(
 
 
 @dataclass
-class _Rewriter:
+class Rewriter:
     known: Mapping[str, Known]
     types_with: Callable[[str, Sequence[Static]], Mapping[str, str]]
     statics: list[Static] = field(default_factory=list)
@@ -338,7 +338,7 @@ class _Rewriter:
         source.replace(placed)
 
 
-def _told_the_time(query: exp.Query) -> tuple[exp.Query, str]:
+def told_the_time(query: exp.Query) -> tuple[exp.Query, str]:
     """Calls of the clock as the moment of the read, and how fine it is asked."""
     asked: set[str] = set()
 

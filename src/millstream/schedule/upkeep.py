@@ -6,13 +6,14 @@ segments without an index copy ──index──► copies
 expired compartments, compartments in use ──retain──► nothing
 commits, the clock ──push──► deliveries of continuous scans
 rows new to views ──advance──► states of views, baskets that nobody needs
+rows new to queries, the clock ──answer──► deliveries, rows of streaming views
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millstream.schedule.net import Firing, Net
 from millstream.schema import ObjectKind
@@ -30,6 +31,8 @@ INLINED, SMALL, BASKETS, SNAPSHOTS = "inlined rows", "small segments", "baskets"
 UNINDEXED, EXPIRED, AGEING = "segments to index", "expired compartments", "ageing compartments"
 PUSHES, CLOCKED = "scans to push", "scans that wait for the clock"
 UNSEEN, ADVANCE = "rows new to views", "advance views"
+UNANSWERED, ANSWER = "rows new to queries", "answer queries"
+WAITING, WAIT = "queries that wait for the clock", "answer queries by the clock"
 FLUSH, COMPACT, DROP, EXPIRE, INDEX = "flush", "compact", "drop", "expire", "index"
 RETAIN, AGE, PUSH, TICK = "retain", "retain by age", "push", "push by the clock"
 COPIES_AT_ONCE = 4
@@ -49,6 +52,7 @@ class Policy:
     age: Firing = Firing(age=timedelta(seconds=10))
     push: Firing = Firing(tokens=1)
     advance: Firing = Firing(tokens=262_144, age=timedelta(seconds=2))
+    answer: Firing = Firing(tokens=1)
     clock: Firing = Firing(age=timedelta(seconds=1))
     keep_snapshots: timedelta = timedelta(hours=1)
 
@@ -104,6 +108,37 @@ def advance_views(net: Net, lake: Lake, advance: Callable[[], None], policy: Pol
 
     lake.on_commit(committed)
     net.put(UNSEEN)
+
+
+class Queries(Protocol):
+    """Those who answer continuous queries."""
+
+    def advance_all(self) -> int: ...
+
+    def reads(self, table: TableInfo) -> bool: ...
+
+    def waits_for_clock(self) -> bool: ...
+
+
+def answer_queries(net: Net, lake: Lake, queries: Queries, policy: Policy | None = None) -> None:
+    """Have continuous queries answer as rows come, time is advanced, or the clock moves on."""
+    policy = policy or Policy()
+
+    def run(_: int) -> None:
+        if queries.advance_all():
+            net.put(BASKETS)
+        if queries.waits_for_clock():
+            net.put(WAITING)
+
+    net.transition(ANSWER, UNANSWERED, policy.answer, run)
+    net.transition(WAIT, WAITING, policy.clock, run)
+
+    def committed(written: Sequence[Written]) -> None:
+        if any(queries.reads(part.table) for part in written):
+            net.put(UNANSWERED)
+
+    lake.on_commit(committed)
+    net.put(UNANSWERED)
 
 
 def _ignore(_: int) -> None:

@@ -1,6 +1,7 @@
-"""`TUMBLE(s, ts, INTERVAL …)` and `HOP(s, ts, INTERVAL step, INTERVAL length)` in FROM, found by their tokens.
+"""`TUMBLE(s, ts, INTERVAL …)`, `HOP(s, ts, INTERVAL step, INTERVAL length)`, `SESSION(s, ts, INTERVAL gap)`.
 
-Also reads the longer form, `TUMBLE(TABLE s, DESCRIPTOR(ts), …)`. SESSION is not read here.
+Found in FROM by their tokens. Also reads the longer form, `TUMBLE(TABLE s, DESCRIPTOR(ts), …)`, and for sessions
+of their own for each key `SESSION(TABLE s PARTITION BY k, DESCRIPTOR(ts), …)`.
 """
 
 from __future__ import annotations
@@ -21,19 +22,25 @@ if TYPE_CHECKING:
 FORMS = {
     "TUMBLE": "Write TUMBLE(stream, time, INTERVAL '1' MINUTE).",
     "HOP": "Write HOP(stream, time, INTERVAL '1' MINUTE, INTERVAL '5' MINUTE): the step, then the length.",
+    "SESSION": "Write SESSION(stream, time, INTERVAL '5' MINUTE): how long after a row its session ends.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A stream cut into windows that are as long as `length` and begin every `step`; TUMBLE has both the same."""
+    """A stream cut into windows that are as long as `length` and begin every `step`; TUMBLE has both the same.
 
+    Of SESSION both are the gap; `keys` have sessions of their own.
+    """
+
+    function: str
     span: Span
     stream: Name
     time: Name
     step: Duration
     length: Duration
     has_alias: bool
+    keys: tuple[Name, ...] = ()
 
 
 def find_cuts(query: Query) -> tuple[Cut, ...]:
@@ -51,12 +58,13 @@ def _read(cursor: Cursor) -> Cut:
     cursor.expect("(")
     cursor.accept("TABLE")
     stream = cursor.object_name("a stream")
+    keys = _keys(cursor) if function == "SESSION" and cursor.accept("PARTITION BY") else ()
     cursor.expect(",")
     time = _time(cursor)
     lengths = []
     while cursor.accept(","):
         lengths.append(_length(cursor))
-    if len(lengths) != (1 if function == "TUMBLE" else 2):
+    if len(lengths) != (2 if function == "HOP" else 1):
         cursor.fail(
             f"{function} with {len(lengths)} lengths",
             at=cursor.since(first),
@@ -64,9 +72,21 @@ def _read(cursor: Cursor) -> Cut:
             hint=FORMS[function],
         )
     cursor.expect(")")
+    span = cursor.since(first)
     behind = cursor.word()
     has_alias = cursor.at("AS") or (cursor.is_name() and behind not in NOT_ALIASES)
-    return Cut(cursor.since(first), stream, time, lengths[0], lengths[-1], has_alias)
+    return Cut(function, span, stream, time, lengths[0], lengths[-1], has_alias, keys)
+
+
+def _keys(cursor: Cursor) -> tuple[Name, ...]:
+    found = [cursor.name("a column name")]
+    while cursor.accept(","):
+        # The next argument is the time, which DESCRIPTOR marks.
+        if cursor.at("DESCRIPTOR"):
+            cursor.index -= 1
+            break
+        found.append(cursor.name("a column name"))
+    return tuple(found)
 
 
 def _time(cursor: Cursor) -> Name:

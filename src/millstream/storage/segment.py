@@ -29,7 +29,7 @@ from millstream.schema import ROW_ID_COLUMN
 from millstream.storage import statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 SEGMENT_ROWS = 1_048_576
 ROW_GROUP_ROWS = 262_144
@@ -229,5 +229,11 @@ def last_row_id(folder: Path, file: DataFile) -> int:
 
 def read_column(folder: Path, file_name: str, column: str) -> pa.ChunkedArray:
     """One column of a file."""
-    with storage_errors():
-        return pq.read_table(folder / file_name, columns=[column], partitioning=None).column(0)
+    return read_columns(folder, file_name, (column,)).column(0)
+
+
+def read_columns(folder: Path, file_name: str, columns: Sequence[str]) -> pa.Table:
+    """Those of some columns that a file has."""
+    with storage_errors(), pq.ParquetFile(folder / file_name) as file:
+        present = set(file.schema_arrow.names)
+        return file.read([c for c in columns if c in present])

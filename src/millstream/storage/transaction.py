@@ -21,7 +21,7 @@ from millstream.storage import constraints, inline, period, segment, watermark
 from millstream.storage.scan import Scan, plan, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
 
-VIEWS = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
+VIEWS = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW, ObjectKind.CONTINUOUS_QUERY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Written:
     rows: int
     removes: bool = False
     late: int = 0
+    is_expiry: bool = False
+    """Whether what it removes is beyond the table's period, so that no window can miss it."""
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Transaction:
         self._created: dict[str, TableInfo] = {}
         self._dropped: dict[int, TableInfo] = {}
         self._made = 0
+        self._also: list[Callable[[Commit], object]] = []
         lake.catalog.pin(self.base.id)
 
     def tables(self) -> Mapping[str, TableInfo]:
@@ -240,6 +243,10 @@ class Transaction:
             staged.inlined_end = (before.inlined_ids[-1].as_py(), before.inlined.num_rows)
         return found.rows
 
+    def also(self, work: Callable[[Commit], object]) -> None:
+        """Have something else happen in the same commit, after what is staged."""
+        self._also.append(work)
+
     def commit(self) -> None:
         """Make all staged changes one snapshot. On any error nothing is kept."""
         staged = [s for s in self._staged.values() if s.segments or s.removes or s.rows or s.times]
@@ -250,7 +257,7 @@ class Transaction:
             for part in staged:
                 if part.removes:
                     self._lake.settle(part.table.id)
-            if staged or defines:
+            if staged or defines or self._also:
                 self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable, receipt=receipt)
         except BaseException:
             if receipt.committed:
@@ -279,6 +286,8 @@ class Transaction:
             else:
                 self._fit(commit, staged)
             _apply(commit, staged)
+        for work in self._also:
+            work(commit)
 
     def _fit(self, commit: Commit, staged: Staged) -> None:
         """Fit what was staged to the table as it is now: it may have been looked up before we began."""

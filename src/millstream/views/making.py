@@ -301,8 +301,8 @@ def _check_references(asked: Query, offset: int = 0) -> None:
     for reference in asked.tables:
         if reference.window is not None:
             raise StatementError(
-                Condition.NOT_SUPPORTED_YET,
-                "windows are for continuous queries, which are not built yet",
+                Condition.NOT_SUPPORTED,
+                "windows are for continuous queries",
                 hint="Leave the window out: a continuous view accumulates.",
                 span=reference.window.span.shifted(offset),
             )
@@ -312,14 +312,6 @@ def _check_references(asked: Query, offset: int = 0) -> None:
                 "a continuous view reads no old versions",
                 hint="Keep the version in a table of its own: CREATE TABLE … AS SELECT … VERSION AS OF ….",
                 span=reference.as_of.span.shifted(offset),
-            )
-    for function in asked.functions:
-        if function.text.upper() == "SESSION":
-            raise StatementError(
-                Condition.NOT_SUPPORTED_YET,
-                "SESSION in a continuous view is not built yet",
-                hint="Cut the stream by TUMBLE or HOP.",
-                span=function.span.shifted(offset),
             )
 
 

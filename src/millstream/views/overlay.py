@@ -56,7 +56,7 @@ def table_name(table_id: int) -> str:
 
 def as_table(stream: TableInfo) -> TableInfo:
     """A stream as a fragment reads it: an ordinary table."""
-    plain = stream.kind not in (ObjectKind.STREAM, ObjectKind.CONTINUOUS_VIEW)
+    plain = stream.kind not in (ObjectKind.STREAM, ObjectKind.CONTINUOUS_VIEW, ObjectKind.CONTINUOUS_QUERY)
     return stream if plain else replace(stream, kind=ObjectKind.TABLE)
 
 

@@ -248,7 +248,7 @@ class _PartitionReader(_Plain):
 
 def newest_of_each(block: Block, columns: Sequence[str], rows: int) -> Block:
     """The newest rows of each key."""
-    codes = _codes(block.rows, columns)
+    codes = codes_of(block.rows, columns)
     order = np.argsort(codes, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(codes[order])) + 1, len(order))
     from_end = np.repeat(ends, np.diff(ends, prepend=0)) - np.arange(len(order))
@@ -256,7 +256,7 @@ def newest_of_each(block: Block, columns: Sequence[str], rows: int) -> Block:
     return block if len(places) == len(block) else block.take(places)
 
 
-def _codes(rows: pa.Table, columns: Sequence[str]) -> NDArray[np.int64]:
+def codes_of(rows: pa.Table, columns: Sequence[str]) -> NDArray[np.int64]:
     """A number for each row, the same for rows with the same key."""
     codes = np.zeros(rows.num_rows, dtype=np.int64)
     for name in columns:

@@ -1,0 +1,196 @@
+"""Continuous queries in the catalogue: their plans, how far they are, what they have delivered, what they keep.
+
+Place, deliveries and pieces of state change in one commit, so that every instant is answered once, whatever is
+killed. Deliveries and pieces are Arrow tables in the catalogue itself: they are small, many, and soon gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millstream.catalog.records import StandingInfo, TableInfo
+from millstream.schema import ObjectKind, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.store import Connection
+
+RUNNING, PAUSED, FAILED = "running", "paused", "failed"
+OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A delivery as it is stored; `data` is written by `packed`."""
+
+    sequence: int
+    instant: int
+    snapshot_id: int
+    skipped: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some rows of a part's state; none of them is needed after `leave`."""
+
+    id: int
+    part: int
+    leave: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a query is doing."""
+
+    status: str
+    failure: str | None
+    place: str
+    answer: bytes | None
+    answered_at: str | None
+
+
+def packed(rows: pa.Table) -> bytes:
+    """An Arrow table as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema, options=OPTIONS) as writer:
+        writer.write_table(rows)
+    made: bytes = sink.getvalue().to_pybytes()
+    return made
+
+
+def unpacked(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+
+
+def provisional(name: str, definition: str, schema: Schema, info: StandingInfo) -> TableInfo:
+    """A continuous query that is not in the catalogue yet."""
+    ids = tuple(range(1, len(schema.columns) + 1))
+    kind = ObjectKind.CONTINUOUS_QUERY
+    return TableInfo(-1, name, kind, schema, ids, "", 0, definition=definition, standing=info)
+
+
+def create(commit: Commit, query: TableInfo, columns: str) -> None:
+    assert query.standing is not None
+    commit.connection.execute(
+        "INSERT INTO millstream_query VALUES (?, ?, ?, ?)",
+        (query.id, columns, query.standing.plan, query.standing.target),
+    )
+    commit.connection.execute(
+        "INSERT INTO millstream_query_progress VALUES (?, ?, NULL, '', NULL, NULL)", (query.id, RUNNING)
+    )
+
+
+def drop(commit: Commit, query_id: int) -> None:
+    for table in ("millstream_query_progress", "millstream_delivery", "millstream_piece"):
+        commit.connection.execute(f"DELETE FROM {table} WHERE view_id = ?", (query_id,))
+    commit.connection.execute("DELETE FROM millstream_consumer WHERE name = ?", (consumer(query_id),))
+
+
+def consumer(query_id: int) -> str:
+    """The name under which a query consumes its streams."""
+    return f"query {query_id}"
+
+
+def standing(connection: Connection, query_id: int) -> Standing | None:
+    row = connection.execute(
+        "SELECT status, failure, place, answer, answered_at FROM millstream_query_progress WHERE view_id = ?",
+        (query_id,),
+    ).fetchone()
+    return None if row is None else Standing(*row)
+
+
+def set_status(commit: Commit, query_id: int, status: str, failure: str | None = None) -> None:
+    commit.connection.execute(
+        "UPDATE millstream_query_progress SET status = ?, failure = ? WHERE view_id = ?",
+        (status, failure, query_id),
+    )
+
+
+def moved_on(commit: Commit, query_id: int, place: str, answer: bytes | None, at: str | None) -> None:
+    """Store a query's new place; `answer` and `at` only if it has answered."""
+    commit.connection.execute(
+        "UPDATE millstream_query_progress SET place = ?, answer = coalesce(?, answer),"
+        " answered_at = coalesce(?, answered_at) WHERE view_id = ?",
+        (place, answer, at, query_id),
+    )
+
+
+def deliver(commit: Commit, query_id: int, made: Iterable[Delivered], keep: int) -> None:
+    """Add deliveries, and let go of those beyond the last `keep`."""
+    rows = [(query_id, d.sequence, d.instant, d.snapshot_id, d.skipped, d.data) for d in made]
+    if not rows:
+        return
+    commit.connection.executemany("INSERT INTO millstream_delivery VALUES (?, ?, ?, ?, ?, ?)", rows)
+    commit.connection.execute(
+        "DELETE FROM millstream_delivery WHERE view_id = ? AND sequence <= ?", (query_id, rows[-1][1] - keep)
+    )
+
+
+def delivered(connection: Connection, query_id: int, since: int, most: int = -1) -> list[Delivered]:
+    """The deliveries that are kept, after a sequence number."""
+    rows = connection.execute(
+        "SELECT sequence, instant, snapshot_id, skipped, data FROM millstream_delivery"
+        " WHERE view_id = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+        (query_id, since, most),
+    )
+    return [Delivered(*row) for row in rows]
+
+
+def add_pieces(commit: Commit, query_id: int, pieces: Iterable[tuple[int, int, bytes]]) -> None:
+    """Add pieces of state: part, leave, data."""
+    commit.connection.executemany(
+        "INSERT INTO millstream_piece (view_id, part, leave, data) VALUES (?, ?, ?, ?)",
+        [(query_id, *piece) for piece in pieces],
+    )
+
+
+def remove_pieces(commit: Commit, query_id: int, part: int, below: int | None = None) -> None:
+    """Remove a part's pieces, or those alone that nobody needs from a place on."""
+    test = "" if below is None else f" AND leave < {below}"
+    commit.connection.execute(
+        f"DELETE FROM millstream_piece WHERE view_id = ? AND part = ?{test}", (query_id, part)
+    )
+
+
+def pieces(connection: Connection, query_id: int) -> list[Piece]:
+    rows = connection.execute(
+        "SELECT piece_id, part, leave, data FROM millstream_piece WHERE view_id = ? ORDER BY piece_id", (query_id,)
+    )
+    return [Piece(*row) for row in rows]
+
+
+def note_advance(commit: Commit, stream_id: int, position: int, advanced_to: int) -> None:
+    """Remember before which row a stream was advanced, for the queries that have not come so far."""
+    commit.connection.execute(
+        "DELETE FROM millstream_advance WHERE stream_id = ? AND position < coalesce((SELECT min(position)"
+        " FROM millstream_consumer WHERE stream_id = ? AND name LIKE 'query %'), position + 1) AND position < ?",
+        (stream_id, stream_id, position),
+    )
+    commit.connection.execute(
+        "INSERT INTO millstream_advance VALUES (?, ?, ?)", (stream_id, position, advanced_to)
+    )
+
+
+def advances(connection: Connection, stream_id: int, since: int) -> list[tuple[int, int]]:
+    """Where a stream was advanced from a row id on, and to what, in order."""
+    rows = connection.execute(
+        "SELECT position, advanced_to FROM millstream_advance WHERE stream_id = ? AND position >= ?"
+        " ORDER BY position, advanced_to",
+        (stream_id, since),
+    )
+    return rows.fetchall()
+
+
+def state_size(connection: Connection, query_id: int) -> int:
+    """How many bytes a query keeps as state."""
+    row = connection.execute(
+        "SELECT coalesce(sum(length(data)), 0) FROM millstream_piece WHERE view_id = ?", (query_id,)
+    ).fetchone()
+    return int(row[0])

@@ -1,0 +1,222 @@
+"""A continuous query as records: its windows, when it answers, what it keeps, and the text that answers.
+
+The texts are Spark SQL in which instants, windows and states stand as place-holders. A window's rows carry when
+they enter it and when they leave it (`ENTER`, `LEAVE`, on the axis of instants; `LAST`, by their own time), their
+time (`TIME`) and their number (`ROW_NUMBER`). Plain data: the records go into the catalogue as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from millstream.plan.incremental import Part, part_from
+
+INSTANTS = "__ms_instants__"
+"""The place-holder of the instants to answer: `n` counts them, `x` is the place on the axis of the sample, `p` the
+place before, `tau` the time as a number, `now` the same as the stream's time has it."""
+N = "__ms_n"
+TIME, ROW_NUMBER = "__ms_t", "__ms_r"
+ENTER, LEAVE, LAST = "__ms_e", "__ms_u", "__ms_l"
+FOR_EVER = 2**62
+
+
+def window_name(number: int) -> str:
+    """The place-holder of a window's rows at each instant, by the window's place in the plan."""
+    return f"__ms_window_{number}__"
+
+
+def rows_name(number: int) -> str:
+    """The place-holder of the rows that a window has held or may hold."""
+    return f"__ms_rows_{number}__"
+
+
+def basket_name(stream_id: int) -> str:
+    """The place-holder of the rows of a stream that a text reads, by the stream's table id."""
+    return f"__ms_basket_{stream_id}__"
+
+
+class WindowKind(StrEnum):
+    INTERVAL = "interval"
+    ROWS = "rows"
+    PARTITION = "partition"
+    LANDMARK = "landmark"
+    CUT = "cut"
+    """TUMBLE and HOP."""
+    SESSION = "session"
+
+
+class Sampling(StrEnum):
+    """What makes an instant: the clock of the stream, rows that came, new times, ends of windows, a commit."""
+
+    INTERVAL = "interval"
+    ROWS = "rows"
+    REALTIME = "realtime"
+    ENDS = "ends"
+    SESSION = "session"
+    COMMIT = "commit"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stream as a query reads it in one place. `length` is the interval, the gap of a session, or what resets a
+    landmark (0 for never); `period` is how long the streaming table keeps its rows (0 for ever)."""
+
+    stream: int
+    name: str
+    kind: WindowKind
+    length: int = 0
+    rows: int = 0
+    keys: tuple[str, ...] = ()
+    period: int = 0
+    is_kept: bool = False
+    """Whether it is a streaming table, whose rows from before the query count."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Instants are multiples of `step` from `offset` on (INTERVAL, ENDS), or come after `step` rows (ROWS)."""
+
+    kind: Sampling
+    step: int = 0
+    offset: int = 0
+
+    @property
+    def is_half_open(self) -> bool:
+        """Whether a row that is exactly as late as the instant is not in its window."""
+        return self.kind in (Sampling.ENDS, Sampling.SESSION)
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the axis of instants is the stream's time."""
+        return self.kind is not Sampling.ROWS
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A text that gives the answers of many instants: the number first, then the columns, then the order.
+
+    `rows` and `is_ranked` tell what it is ordered by; `leaves` are the windows that the rows are of.
+    """
+
+    text: str
+    rows: int = 0
+    is_ranked: bool = False
+    leaves: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """All of a continuous query. `whole` answers from the windows' rows, `split` from states that `parts` feed.
+
+    `deltas` gives the derivations of a query that selects, projects and joins, under EMIT NEW. `plain` answers one
+    instant; `reasons` say why there is no `whole` or no `split`.
+    """
+
+    windows: tuple[Window, ...]
+    sample: Sample
+    emit: str
+    is_integer_time: bool
+    plain: str
+    whole: Answering | None
+    split: Answering | None = None
+    deltas: Answering | None = None
+    parts: tuple[Part, ...] = ()
+    tables: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    into: tuple[str, ...] = ()
+    """Of a standing insert: the columns that its rows fill."""
+
+    @property
+    def streams(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(w.stream for w in self.windows))
+
+    @property
+    def is_monotone(self) -> bool:
+        """Whether what was delivered stays right whatever comes."""
+        return self.deltas is not None
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it delivers what it has as soon as the watermark reaches it."""
+        return self.is_monotone and self.sample.kind in (Sampling.INTERVAL, Sampling.REALTIME)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> QueryPlan:
+        made: dict[str, Any] = json.loads(text)
+        answering = {
+            n: made[n] and Answering(**made[n] | {"leaves": tuple(made[n]["leaves"])})
+            for n in ("whole", "split", "deltas")
+        }
+        sample = made["sample"] | {"kind": Sampling(made["sample"]["kind"])}
+        tuples = {n: tuple(made[n]) for n in ("tables", "reasons", "into")}
+        windows = tuple(_window(w) for w in made["windows"])
+        rest = {
+            "windows": windows,
+            "sample": Sample(**sample),
+            "parts": tuple(part_from(p) for p in made["parts"]),
+        }
+        return cls(**(made | answering | tuples | rest))
+
+
+def _window(made: dict[str, Any]) -> Window:
+    return Window(**(made | {"kind": WindowKind(made["kind"]), "keys": tuple(made["keys"])}))
+
+
+def explained(name: str, plan: QueryPlan, *, is_split: bool) -> str:
+    """A query as text for people: its windows, when it answers, what it keeps, and what answers."""
+    lines = [f"Continuous query {name}"]
+    lines += [f"Window {i}: {_window_text(w)}" for i, w in enumerate(plan.windows, start=1)]
+    lines.append(f"Answers: {_sample_text(plan.sample)}, EMIT {plan.emit}")
+    if plan.is_monotone:
+        lines += ["Derivations: each is delivered once, from new rows and the windows of the others"]
+    elif is_split and plan.split is not None:
+        lines.append("Incremental: partial results of panes, merged for each instant")
+        for number, part in enumerate(plan.parts, start=1):
+            lines += [
+                f"Stream fragment {number}: runs on each basket",
+                f"  {part.fragment}",
+                f"  keeps: {part.why}",
+            ]
+        lines += ["Upper fragment: runs for the instants that are due", f"  {plan.split.text}"]
+    else:
+        lines.append("Re-evaluated: the windows' rows, for all instants that are due at once")
+        lines += [f"  because {reason}" for reason in plan.reasons]
+        lines.append(f"  {plan.whole.text if plan.whole is not None else plan.plain}")
+    if plan.tables:
+        lines.append(f"Read at each instant: {', '.join(plan.tables)}")
+    text = "\n".join(lines)
+    for number, window in enumerate(plan.windows):
+        for made in (window_name(number), f"__ms_stream_{number}__"):
+            text = text.replace(made, f"window_{number + 1}_of_{window.name}")
+    for number in range(len(plan.parts)):
+        text = text.replace(f"__ms_state_{number}__", f"state_{number + 1}")
+    return text.replace(INSTANTS, "instants")
+
+
+def _window_text(window: Window) -> str:
+    forms = {
+        WindowKind.INTERVAL: f"the last {window.length}",
+        WindowKind.ROWS: f"the newest {window.rows} rows",
+        WindowKind.PARTITION: f"the newest {window.rows} rows for each {', '.join(window.keys)}",
+        WindowKind.LANDMARK: f"everything, anew every {window.length}" if window.length else "everything so far",
+        WindowKind.CUT: f"cut into windows of {window.length}",
+        WindowKind.SESSION: f"cut into sessions by gaps of {window.length}",
+    }
+    return f"{window.name}, {forms[window.kind]}"
+
+
+def _sample_text(sample: Sample) -> str:
+    return {
+        Sampling.INTERVAL: f"every {sample.step} of stream time",
+        Sampling.ROWS: f"after every {sample.step} rows",
+        Sampling.REALTIME: "at every new time",
+        Sampling.ENDS: f"when a window ends, every {sample.step}",
+        Sampling.SESSION: "when a session ends",
+        Sampling.COMMIT: "as rows are committed",
+    }[sample.kind]

@@ -1,0 +1,240 @@
+"""Runs the texts of a plan: partial results of new rows, and the answers of the instants that are due.
+
+One job makes the partial results of all of a query's parts, one answers all instants. Place-holders in the texts
+become relations over what a `Feed` gives: rows of streams, held rows, states, instants.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.catalog.records import TableInfo
+from millstream.execute import query
+from millstream.execute.passes import fuse, union
+from millstream.execute.relation import ONE_PARTITION_ROWS
+from millstream.execute.types import stored_type
+from millstream.execute.write import collect_passes
+from millstream.plan.bind import bind_text
+from millstream.plan.incremental import NOW, stream_name
+from millstream.plan.standing import (
+    ENTER,
+    FOR_EVER,
+    INSTANTS,
+    LAST,
+    LEAVE,
+    ROW_NUMBER,
+    TIME,
+    N,
+    Sampling,
+    WindowKind,
+    rows_name,
+    window_name,
+)
+from millstream.queries.instants import mark_of
+from millstream.schema import Column, ObjectKind, Schema
+from millstream.storage import state
+from millstream.storage.reader import Reader
+from millstream.storage.scan import Scan
+from millstream.views.overlay import Overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from millstream.execute.relation import Relations
+    from millstream.execute.session import Spark
+    from millstream.plan.incremental import Part
+    from millstream.plan.standing import Answering, QueryPlan
+    from millstream.queries.instants import Instant
+    from millstream.queries.place import Place
+    from millstream.storage.lake import Lake
+
+MARKS = (TIME, ROW_NUMBER, ENTER, LEAVE, LAST)
+MOST_LISTED = 256
+"""So many instants are written out in a text; more become a relation."""
+MEMBER = f"s.{ENTER} <= i.x AND i.x <= s.{LEAVE} AND i.tau <= s.{LAST}"
+
+
+@dataclass
+class Feed:
+    """What the names in texts stand for: `rows` by window, as SQL; `scans` by name."""
+
+    rows: dict[int, str] = field(default_factory=dict)
+    scans: dict[str, Scan] = field(default_factory=dict)
+
+    def put(self, name: str, rows: pa.Table) -> None:
+        """Let a name stand for an Arrow table."""
+        self.scans[name] = scan_of(name, rows)
+
+
+def scan_of(name: str, rows: pa.Table) -> Scan:
+    schema = Schema(tuple(Column(f.name, f.type) for f in rows.schema))
+    ids = tuple(range(1, len(schema.columns) + 1))
+    table = TableInfo(-1, name, ObjectKind.TABLE, schema, ids, "", 0)
+    return Scan(table, 0, (), inlined=rows.cast(schema.arrow), token=uuid.uuid4().hex)
+
+
+class Answers:
+    """See the module's contract."""
+
+    def __init__(self, lake: Lake, spark: Spark, relations: Relations) -> None:
+        self._lake = lake
+        self._spark = spark
+        self._relations = relations
+        self.views: Callable[[TableInfo, Reader], Any] | None = None
+        """How continuous views and queries are read; set by whoever wires the parts."""
+
+    # Partial results
+
+    def types(self, sql: str, feed: Feed) -> Mapping[str, str]:
+        """The types of a fragment's columns, as Spark's analysis has them."""
+        return {f.name: f.dataType.simpleString() for f in self._run(_fed(sql, feed), feed).frame.schema}
+
+    def schema(self, sql: str, feed: Feed) -> pa.Schema:
+        """The columns of a fragment, as states store them."""
+        found = self._run(_fed(sql, feed), feed).schema()
+        return pa.schema([pa.field(f.name, stored_type(f)) for f in found])
+
+    def partials(
+        self, parts: Sequence[Part], schemas: Sequence[pa.Schema], feed: Feed, rows: int
+    ) -> list[pa.Table]:
+        """What parts make of new rows, in one job."""
+        tables = [state.provisional("query", i, "state", s) for i, s in enumerate(schemas)]
+        passes = fuse(enumerate(parts))
+        found = self._run(_fed(union(passes), feed), feed)
+        frame = found.frame.coalesce(1) if rows <= ONE_PARTITION_ROWS else found.frame
+        made = collect_passes(frame, passes, tables, found.splice)
+        return [made.get(i, s.empty_table()) for i, s in enumerate(schemas)]
+
+    # Answers
+
+    def answers(
+        self, plan: QueryPlan, answering: Answering | None, due: Sequence[Instant], feed: Feed
+    ) -> list[pa.Table]:
+        """The rows of each instant, with the columns that they are ordered by."""
+        text = self._one_by_one(plan, due) if answering is None else self._windows(answering.text, plan)
+        rows = self._run(self._instants(_fed(text, feed), plan, due, feed), feed).to_arrow()
+        return apart(rows, len(due))
+
+    def derivations(
+        self, plan: QueryPlan, due: Sequence[Instant], feed: Feed, seen: Sequence[int], place: Place
+    ) -> list[pa.Table]:
+        """The derivations that are new, each at its first instant; `seen` are positions of the last step."""
+        assert plan.deltas is not None
+        of = {m: [f"q.{m}{i}" for i in range(plan.deltas.rows)] for m in MARKS}
+        enter, time = _most("greatest", of[ENTER]), _most("greatest", of[TIME])
+        tests = [f"i.p < {enter}", f"{enter} <= i.x"]
+        tests += [f"i.x <= {_most('least', of[LEAVE])}", f"i.tau <= {_most('least', of[LAST])}"]
+        before = place.answered
+        if plan.is_early:
+            before = None
+            tests.append(f"{time} <= {mark_of(place)}L")
+            if place.passed is not None:
+                fresh = [f"{time} > {place.passed}L"]
+                fresh += [f"{r} >= {p}L" for r, p in zip(of[ROW_NUMBER], seen, strict=True)]
+                fresh += [f"i.x > {place.passed}L"] if plan.sample.kind is Sampling.REALTIME else []
+                tests.append(f"({' OR '.join(fresh)})")
+        inner = plan.deltas.text
+        for number in range(len(plan.windows)):
+            inner = inner.replace(window_name(number), _plain_rows(plan, number))
+        text = f"SELECT i.n AS {N}, q.* FROM ({inner}) AS q JOIN {INSTANTS} AS i ON {' AND '.join(tests)}"
+        rows = self._run(self._instants(_fed(text, feed), plan, due, feed, before), feed).to_arrow()
+        return apart(rows, len(due))
+
+    def committed(self, plan: QueryPlan, feed: Feed) -> pa.Table:
+        """What a selection makes of new rows, whenever they are."""
+        assert plan.deltas is not None
+        text = plan.deltas.text.replace(window_name(0), _plain_rows(plan, 0))
+        return self._run(_fed(text, feed), feed).to_arrow()
+
+    def _windows(self, text: str, plan: QueryPlan) -> str:
+        for number, window in enumerate(plan.windows):
+            more = ""
+            if window.kind is WindowKind.CUT:
+                start = f"i.tau - {window.length}L"
+                start = start if plan.is_integer_time else f"timestamp_micros({start})"
+                more = f", {start} AS window_start, i.now AS window_end"
+            source = (
+                f"(SELECT s.*, i.n AS {N}{more} FROM {rows_name(number)} AS s JOIN {INSTANTS} AS i ON {MEMBER})"
+            )
+            text = text.replace(window_name(number), source)
+        return text
+
+    def _one_by_one(self, plan: QueryPlan, due: Sequence[Instant]) -> str:
+        """For the few shapes that cannot be asked for all instants at once: all in one job all the same."""
+        made = []
+        for number, at in enumerate(due):
+            text = plan.plain
+            for window in range(len(plan.windows)):
+                member = MEMBER.replace("i.x", f"{at.x}L").replace("i.tau", f"{at.tau}L")
+                rows = f"(SELECT s.* FROM {_plain_rows(plan, window, at)} AS s WHERE {member})"
+                text = text.replace(window_name(window), rows)
+            now = f"{at.tau}L" if plan.is_integer_time else f"timestamp_micros({at.tau}L)"
+            made.append(f"SELECT {number}L AS {N}, q.* FROM ({text.replace(NOW, now)}) AS q")
+        return " UNION ALL ".join(made)
+
+    @staticmethod
+    def _instants(
+        text: str, plan: QueryPlan, due: Sequence[Instant], feed: Feed, answered: int | None = None
+    ) -> str:
+        before = [-FOR_EVER if answered is None else answered, *(i.x for i in due[:-1])]
+        columns = {
+            "n": list(range(len(due))), "x": [i.x for i in due], "tau": [i.tau for i in due], "p": before,
+        }  # fmt: skip
+        now = "tau" if plan.is_integer_time else "timestamp_micros(tau)"
+        if len(due) <= MOST_LISTED:
+            listed = ", ".join(
+                f"({', '.join(f'{v}L' for v in row)})" for row in zip(*columns.values(), strict=True)
+            )
+            rows = f"VALUES {listed} AS v(n, x, tau, p)"
+        else:
+            feed.put("__ms_listed__", pa.table({n: pa.array(v, pa.int64()) for n, v in columns.items()}))
+            rows = "__ms_listed__"
+        return text.replace(INSTANTS, f"(SELECT n, x, tau, p, {now} AS now FROM {rows})")
+
+    def _run(self, text: str, feed: Feed) -> query.Rows:
+        reader = Reader(self._lake, views=self.views)
+        bound = bind_text(text, Overlay(reader, feed.scans))
+        return query.run(self._spark, bound, self._relations, {})
+
+
+def _most(function: str, columns: Sequence[str]) -> str:
+    return columns[0] if len(columns) == 1 else f"{function}({', '.join(columns)})"
+
+
+def _plain_rows(plan: QueryPlan, number: int, at: Instant | None = None) -> str:
+    window = plan.windows[number]
+    if window.kind is not WindowKind.CUT or at is None:
+        return rows_name(number)
+    start, end = (
+        f"{t}L" if plan.is_integer_time else f"timestamp_micros({t}L)" for t in (at.tau - window.length, at.tau)
+    )
+    return f"(SELECT *, {start} AS window_start, {end} AS window_end FROM {rows_name(number)})"
+
+
+def _fed(text: str, feed: Feed) -> str:
+    for number, rows in feed.rows.items():
+        made = f"({rows})" if " " in rows else rows
+        text = text.replace(stream_name(number), f"(SELECT * FROM {made} WHERE {LEAVE} >= {ENTER})")
+        text = text.replace(rows_name(number), made)
+    return text
+
+
+def apart(rows: pa.Table, count: int) -> list[pa.Table]:
+    """The rows of each instant, without the number that tells them apart."""
+    numbers = np.asarray(rows.column(0).to_numpy(), np.int64)
+    rest = rows.select(list(range(1, rows.num_columns)))
+    order = np.argsort(numbers, kind="stable")
+    edges = np.searchsorted(numbers[order], np.arange(count + 1))
+    ordered = rest.take(pa.array(order)) if not np.array_equal(order, np.arange(len(order))) else rest
+    return [ordered.slice(a, b - a) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+
+
+def open_panes(rows: pa.Table, x: int) -> pa.Table:
+    """The rows of panes that have not left by a place."""
+    return rows.filter(pc.greater(rows.column("u"), x))

@@ -1,0 +1,172 @@
+"""What a step reads: the rows of a query's streams, as arrays and as relations for the texts of its plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.plan.standing import Sampling, WindowKind, basket_name, rows_name
+from millstream.queries.answering import Feed
+from millstream.queries.arrivals import Arrived, arrived
+from millstream.queries.windows import Numbering, enter_of, late_name, rows_sql
+from millstream.schema import TIMESTAMP
+from millstream.storage import segment, state
+from millstream.storage.watermark import NEVER
+from millstream.views.overlay import new_rows, no_new_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from millstream.catalog.records import TableInfo
+    from millstream.plan.standing import QueryPlan
+    from millstream.queries.instants import Instant
+    from millstream.queries.place import Place
+    from millstream.queries.run import Look, Run
+    from millstream.storage.lake import Lake
+
+
+class Feeder:
+    """Reads streams at a look."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._last_ids: dict[int, int] = {}
+
+    def arrived(self, place: Place, look: Look, stream_id: int) -> Arrived:
+        """The rows of a stream that are new to a query."""
+        table, seen = look.tables[stream_id], place.streams[stream_id]
+        scan = state.new_rows(self._lake, table, look.snapshot, seen.position, self._last_ids)
+        found = arrived(self._lake, table, scan, look.upto[stream_id], seen)
+        last = int(found.ids[-1]) + 1 if len(found.ids) else seen.position
+        return replace(found, seen=replace(found.seen, position=max(last, look.upto[stream_id])))
+
+    def arrived_before(self, place: Place, look: Look, stream_id: int, *, is_stale: bool) -> Arrived:
+        """The rows that a query has seen, as they are stored now."""
+        table, seen = look.tables[stream_id], place.streams[stream_id]
+        since = replace(seen, position=0 if is_stale else seen.position)
+        scan = state.new_rows(self._lake, table, look.snapshot, since.position, self._last_ids)
+        found = arrived(self._lake, table, scan, seen.position, replace(since, mark=None))
+        known = found.ids < seen.position
+        late = dict(place.late.get(stream_id, []))
+        met = np.array([late.get(int(i), NEVER) for i in found.ids[known]], np.int64)
+        return Arrived(stream_id, found.ids[known], found.times[known], met, seen, since)
+
+    def rows(self, table: TableInfo, look: Look, found: Arrived) -> pa.Table:
+        """The new rows themselves, in the order in which they came."""
+        scan = state.new_rows(self._lake, table, look.snapshot, found.before.position, self._last_ids)
+        parts, ids = [], []
+        for file in scan.files:
+            data, own = segment.read(self._lake.folder(table), table, file)
+            parts.append(data)
+            ids.append(np.asarray(own.to_numpy(zero_copy_only=False), np.int64))
+        if scan.inlined is not None and scan.inlined_ids is not None:
+            parts.append(scan.inlined)
+            ids.append(np.asarray(scan.inlined_ids.to_numpy(zero_copy_only=False), np.int64))
+        every = np.concatenate(ids)
+        order = np.argsort(every, kind="stable")
+        order = order[np.searchsorted(every[order], found.ids)]
+        return pa.concat_tables(parts).take(pa.array(order))
+
+    def feed(
+        self,
+        run: Run,
+        place: Place,
+        look: Look,
+        came: Sequence[Arrived],
+        counted: int,
+        *,
+        is_new: bool,
+        due: Sequence[Instant] = (),
+    ) -> Feed:
+        """The rows of a query's windows: new ones alone, or all that may be needed."""
+        feed, plan = Feed(), run.plan
+        by_stream = {a.stream: a for a in came}
+        for number, window in enumerate(plan.windows):
+            table, found = look.tables[window.stream], by_stream[window.stream]
+            if number in run.held and not is_new:
+                feed.put(rows_name(number), _typed(run.held[number].with_stretches(), plan))
+                feed.rows[number] = rows_name(number)
+                continue
+            since = found.before.position if is_new else found.before.low
+            scan = state.new_rows(self._lake, table, look.snapshot, since, self._last_ids)
+            feed.scans[basket_name(table.id)] = new_rows(scan)
+            late = self._late(plan, place, found, counted, is_new=is_new)
+            if late is not None:
+                feed.put(late_name(number), late)
+            numbering = None if plan.sample.is_by_time else Numbering(found.before.position, counted)
+            bounds = self._bounds(plan, number, due) if not is_new else None
+            feed.rows[number] = rows_sql(
+                window, number, table, plan.sample, has_late=late is not None, numbering=numbering, bounds=bounds,
+                below=found.seen.position,
+            )  # fmt: skip
+        return feed
+
+    @staticmethod
+    def _bounds(plan: QueryPlan, number: int, due: Sequence[Instant]) -> tuple[int, int] | None:
+        window = plan.windows[number]
+        if not due or window.kind not in (WindowKind.INTERVAL, WindowKind.CUT):
+            return None
+        return min(i.tau for i in due) - window.length, max(i.tau for i in due)
+
+    @staticmethod
+    def _late(plan: QueryPlan, place: Place, found: Arrived, counted: int, *, is_new: bool) -> pa.Table | None:
+        """What the plain formulas do not know: watermarks that late rows met, numbers after rows not counted."""
+        if plan.sample.is_by_time:
+            late = found.late if is_new else place.late.get(found.stream, [])
+            if not late:
+                return None
+            ids, met = zip(*late, strict=True)
+            return pa.table({"id": pa.array(ids, pa.int64()), "met": pa.array(met, pa.int64())})
+        is_plain = bool(found.counted.all()) and (
+            not len(found.ids) or int(found.ids[-1]) - found.before.position + 1 == len(found.ids)
+        )
+        if is_plain:
+            return None
+        before = np.cumsum(found.counted) - found.counted + counted
+        return pa.table({"id": pa.array(found.ids, pa.int64()), "met": pa.array(before, pa.int64())})
+
+
+def enter(plan: QueryPlan, found: Arrived, counted: int) -> NDArray[np.int64]:
+    """From which place on the axis of instants rows are in a window; `counted` rows came before."""
+    if plan.sample.is_by_time:
+        return enter_of(plan.sample, found)
+    before = np.cumsum(found.counted) - found.counted + counted
+    return np.asarray(before // plan.sample.step + 1, np.int64)
+
+
+def _typed(rows: pa.Table, plan: QueryPlan) -> pa.Table:
+    """Session windows have their bounds as the stream's time is."""
+    if plan.is_integer_time or "window_start" not in rows.column_names:
+        return rows
+    for name in ("window_start", "window_end"):
+        place = rows.column_names.index(name)
+        rows = rows.set_column(place, name, rows.column(place).cast(TIMESTAMP))
+    return rows
+
+
+def first_on_time(plan: QueryPlan, place: Place, came: list[Arrived]) -> list[Arrived]:
+    """The first row of all counts as on time: the instants from its own on exist since it came."""
+    with_rows = [a for a in came if len(a.times)]
+    if plan.sample.kind not in (Sampling.INTERVAL, Sampling.ENDS) or place.next is not None or not with_rows:
+        return came
+    first = min(with_rows, key=lambda a: int(a.times[0]))
+    met = first.met.copy()
+    met[0] = NEVER
+    return [replace(a, met=met) if a is first else a for a in came]
+
+
+def empty_feed(lake: Lake, plan: QueryPlan) -> Feed:
+    """The windows of a plan without rows: for those who ask for columns alone."""
+    feed = Feed()
+    known = {t.id: t for t in lake.catalog.tables().values()}
+    for number, window in enumerate(plan.windows):
+        table = known[window.stream]
+        feed.scans[basket_name(table.id)] = no_new_rows(table, lake.catalog.current)
+        numbering = None if plan.sample.is_by_time else Numbering(0, 0)
+        feed.rows[number] = rows_sql(window, number, table, plan.sample, has_late=False, numbering=numbering)
+    return feed

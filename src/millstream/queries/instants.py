@@ -1,0 +1,187 @@
+"""Which instants of a query are due, given what has come: pure functions of its place and of new arrivals.
+
+`SAMPLE INTERVAL s` has the multiples of s from the first one ≥ the first row's T and > W at creation, due when
+all watermarks are above; TUMBLE and HOP the ends of their windows, due when all have reached them; `SAMPLE
+REALTIME` the distinct times of accepted rows; `SAMPLE ROWS n` one after every n accepted rows. Each comes once, in
+order. Of a long run of instants whose windows are all empty only the first and the last come, with the number left
+out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from millstream.plan.standing import Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from millstream.plan.standing import QueryPlan, Sample
+    from millstream.queries.arrivals import Arrived
+    from millstream.queries.place import Place
+
+    Numbers = NDArray[np.int64]
+
+MOST_EMPTY = 10_000
+"""Of a longer run of empty windows only the first and the last are delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A place on the axis of the sample, the time it stands for, and how many empty ones were left out before."""
+
+    x: int
+    tau: int
+    skipped: int = 0
+
+
+def mark_of(place: Place) -> int | None:
+    """The watermark of all of a query's streams; None while one has none."""
+    marks = [seen.mark for seen in place.streams.values()]
+    return None if None in marks else min(m for m in marks if m is not None)
+
+
+def take_in(plan: QueryPlan, place: Place, came: Sequence[Arrived]) -> None:
+    """Note what has come, for the instants to follow."""
+    for arrived in came:
+        place.streams[arrived.stream] = arrived.seen
+    kind = plan.sample.kind
+    if kind in (Sampling.INTERVAL, Sampling.ENDS) and place.next is None:
+        firsts = [int(a.times[0]) for a in came if len(a.times)]
+        if firsts:
+            place.next = first_after(plan.sample, min(firsts), place.created_at)
+    if kind is Sampling.REALTIME:
+        times = [_making(a, place.created_at) for a in came]
+        place.pending = np.unique(np.concatenate([np.array(place.pending, np.int64), *times])).tolist()
+
+
+def _making(came: Arrived, created_at: int | None) -> Numbers:
+    """The times that make instants: of rows before the query those alone that the watermark had not passed."""
+    old = came.ids < came.before.born
+    wanted = came.accepted & ~old
+    if created_at is not None:
+        wanted |= old & (came.times > created_at)
+    return came.times[wanted]
+
+
+def first_after(sample: Sample, time: int, mark: int | None) -> int:
+    """The first instant that can hold a row of this time."""
+    first = _up(sample, time + 1 if sample.is_half_open else time)
+    return first if mark is None else max(first, _down(sample, mark) + sample.step)
+
+
+def _up(sample: Sample, time: int) -> int:
+    return -((sample.offset - time) // sample.step) * sample.step + sample.offset
+
+
+def _down(sample: Sample, time: int) -> int:
+    return (time - sample.offset) // sample.step * sample.step + sample.offset
+
+
+def due(plan: QueryPlan, place: Place, came: Sequence[Arrived], stretches: Stretches) -> list[Instant]:
+    """The instants that have become due; the place moves on behind them. `stretches` are those with rows."""
+    kind = plan.sample.kind
+    if kind is Sampling.ROWS:
+        return _by_rows(plan, place, came[0])
+    mark = mark_of(place)
+    if mark is None:
+        return []
+    if kind is Sampling.REALTIME:
+        return _by_times(plan, place, mark)
+    if place.next is None:
+        return []
+    if plan.is_early:
+        # A result that stays right need not wait for its instant to pass.
+        last = _up(plan.sample, mark)
+        found = list(_steps(place.next, last, plan.sample.step, stretches))
+        place.next = max(place.next, last)
+        return found
+    last = _down(plan.sample, mark if plan.sample.is_half_open else mark - 1)
+    found = list(_steps(place.next, last, plan.sample.step, stretches))
+    if found:
+        place.next = found[-1].tau + plan.sample.step
+    return found
+
+
+def _by_times(plan: QueryPlan, place: Place, mark: int) -> list[Instant]:
+    """A query whose results stay right need not wait for the watermark to pass: it is asked again for the rest."""
+    found = [t for t in place.pending if t < mark or (plan.is_early and t == mark)]
+    place.pending = [t for t in place.pending if t >= mark]
+    return [Instant(t, t) for t in found]
+
+
+def _by_rows(plan: QueryPlan, place: Place, came: Arrived) -> list[Instant]:
+    times = came.times[came.counted]
+    if not len(times):
+        return []
+    start = times[0] if place.largest is None else place.largest
+    largest = np.maximum.accumulate(np.concatenate([np.array([start], np.int64), times]))[1:]
+    step = plan.sample.step
+    ends = range(step - place.accepted % step - 1, len(times), step)
+    first = place.accepted // step + 1
+    found = [Instant(first + i, int(largest[end])) for i, end in enumerate(ends)]
+    place.accepted += len(times)
+    place.largest = int(largest[-1])
+    return found
+
+
+# Long runs of empty windows
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Stretches of time with rows in a window, in order; `until` is where those of earlier rows end."""
+
+    until: int | None
+    starts: Numbers
+    ends: Numbers
+
+    def gaps(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """The stretches between two times in which all windows are empty."""
+        at = low if self.until is None else max(low, self.until + 1)
+        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
+            if start > high:
+                break
+            if start > at:
+                yield at, start - 1
+            at = max(at, end + 1)
+        if at <= high:
+            yield at, high
+
+
+def stretches(until: int | None, pairs: Iterable[tuple[Numbers, Numbers]]) -> Stretches:
+    """The stretches that rows with these times of entering and leaving make together."""
+    enters, leaves = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for enter, leave in pairs:
+        kept = leave >= enter
+        enters.append(enter[kept])
+        leaves.append(leave[kept])
+    starts, ends = np.concatenate(enters), np.concatenate(leaves)
+    if not len(starts):
+        return Stretches(until, starts, ends)
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    firsts = np.concatenate([[True], starts[1:] > ends[:-1]])
+    lasts = np.concatenate([firsts[1:], [True]])
+    return Stretches(until, starts[firsts], ends[lasts])
+
+
+def _steps(first: int, last: int, step: int, known: Stretches) -> Iterator[Instant]:
+    if (last - first) // step < MOST_EMPTY:
+        yield from (Instant(t, t) for t in range(first, last + 1, step))
+        return
+    at = first
+    for low, high in known.gaps(first, last):
+        begin = first + -(-(low - first) // step) * step
+        end = first + (high - first) // step * step
+        if (end - begin) // step + 1 <= MOST_EMPTY:
+            continue
+        yield from (Instant(t, t) for t in range(at, begin + 1, step))
+        yield Instant(end, end, (end - begin) // step - 1)
+        at = end + step
+    yield from (Instant(t, t) for t in range(at, last + 1, step))

@@ -1,0 +1,63 @@
+"""How far a query is, as plain data: goes into the catalogue as JSON with every commit, and comes back equal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Seen:
+    """Where a query is in a stream: rows below `position` have been seen; `low` is the first row still needed.
+
+    `max_time`, `advanced_to` are the stream's at that place; `mark` is the watermark there.
+    """
+
+    position: int
+    low: int
+    max_time: int | None = None
+    advanced_to: int | None = None
+    mark: int | None = None
+    born: int = 0
+    """Rows below this number were there before the query: they are in windows, but make no instants."""
+
+
+@dataclass
+class Place:
+    """See the module's contract."""
+
+    streams: dict[int, Seen] = field(default_factory=dict)
+    created_at: int | None = None
+    """The watermark when the query was made: instants come after it."""
+    next: int | None = None
+    """The next instant of SAMPLE INTERVAL, TUMBLE and HOP, once there is one."""
+    samples: int = 0
+    accepted: int = 0
+    largest: int | None = None
+    pending: list[int] = field(default_factory=list)
+    """Times of accepted rows that the watermark has not passed (SAMPLE REALTIME)."""
+    answered: int | None = None
+    """The last instant answered, on the axis of the sample."""
+    passed: int | None = None
+    """The watermark of all streams at the last step: what is monotone has been delivered up to there."""
+    covered: int | None = None
+    """No row that has come is in a window after this time."""
+    late: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """By stream: late rows, and the watermark each met, as long as instants before that are not answered."""
+    ledger: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """By window: stretches of rows still needed: first row, last row, and after which time none of them is."""
+    sequence: int = 0
+    is_split: bool = False
+    """Whether the query is answered from states of panes."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Place:
+        made: dict[str, Any] = json.loads(text)
+        made["streams"] = {int(k): Seen(**v) for k, v in made["streams"].items()}
+        for name in ("late", "ledger"):
+            made[name] = {int(k): [tuple(x) for x in v] for k, v in made[name].items()}
+        return cls(**made)

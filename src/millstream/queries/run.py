@@ -1,0 +1,61 @@
+"""A query in force, and what one step of it makes: plain records that the other modules work on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from millstream.plan.standing import QueryPlan
+from millstream.queries.held import Held
+from millstream.queries.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.queries.instants import Instant
+
+STATES = 1_000_000
+"""Parts of held rows are numbered from here on, beside those of states."""
+
+
+@dataclass
+class Run:
+    """A query in force: its plan, its place, and what it keeps in memory of its state."""
+
+    query: TableInfo
+    plan: QueryPlan
+    place: Place
+    schemas: tuple[pa.Schema, ...] = ()
+    states: list[pa.Table] = field(default_factory=list)
+    held: dict[int, Held] = field(default_factory=dict)
+    answer: pa.Table | None = None
+    pieces: dict[int, int] = field(default_factory=dict)
+    stale: set[int] = field(default_factory=set)
+    """Streaming tables that rows were taken from, so that states made of them are to be made anew."""
+
+    @property
+    def is_split(self) -> bool:
+        return self.place.is_split and self.plan.split is not None
+
+
+@dataclass
+class Step:
+    """What one step has made, to be committed."""
+
+    place: Place
+    deliveries: list[tuple[Instant, pa.Table]] = field(default_factory=list)
+    answer: pa.Table | None = None
+    new: dict[int, list[pa.Table]] = field(default_factory=dict)
+    rewritten: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The streams of a query at a snapshot: their tables, and where their rows end."""
+
+    snapshot: Snapshot
+    tables: Mapping[int, TableInfo]
+    upto: Mapping[int, int]

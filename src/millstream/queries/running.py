@@ -1,0 +1,332 @@
+"""One step of one query: new rows in, the answers of all instants that are due out, one commit.
+
+A step looks at each of the query's streams once, at one snapshot; it answers from the rows seen so far and leaves
+the query at a new place. A step that was killed has not been.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.catalog import queries
+from millstream.catalog.queries import unpacked
+from millstream.plan.incremental import state_name
+from millstream.plan.standing import QueryPlan, Sampling, WindowKind
+from millstream.queries import emitting, instants
+from millstream.queries.answering import Feed
+from millstream.queries.feeding import Feeder, empty_feed, enter, first_on_time
+from millstream.queries.held import Held
+from millstream.queries.instants import Instant, Stretches
+from millstream.queries.place import Place
+from millstream.queries.run import STATES, Look, Run, Step
+from millstream.queries.storing import Store
+from millstream.queries.windows import HELD, enter_of, last_of
+from millstream.storage.continuous.block import AFTER_ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from millstream.catalog.records import TableInfo
+    from millstream.plan.standing import Answering
+    from millstream.queries.answering import Answers
+    from millstream.queries.arrivals import Arrived
+    from millstream.storage.lake import Lake
+
+MOST_INSTANTS = 1_000
+"""So many instants are answered at once."""
+
+
+class Stepper:
+    """Steps queries; not for several threads on one query at once."""
+
+    def __init__(self, lake: Lake, answers: Answers) -> None:
+        self._lake = lake
+        self._answers = answers
+        self._feeder = Feeder(lake)
+        self._store = Store(lake)
+
+    # Beginnings
+
+    def load(self, query: TableInfo) -> Run:
+        """A query as the catalogue has it."""
+        assert query.standing is not None
+        plan = QueryPlan.from_json(query.standing.plan)
+        with self._lake.catalog.read() as connection:
+            stored = queries.standing(connection, query.id)
+            pieces = queries.pieces(connection, query.id)
+        assert stored is not None
+        run = Run(query, plan, Place.from_json(stored.place))
+        run.answer = None if stored.answer is None else unpacked(stored.answer)
+        parts: dict[int, list[pa.Table]] = {}
+        for piece in pieces:
+            parts.setdefault(piece.part, []).append(unpacked(piece.data))
+        run.pieces = {part: len(found) for part, found in parts.items()}
+        for number, window in enumerate(plan.windows):
+            if window.kind in HELD and STATES + number in parts:
+                run.held[number] = Held(window, pa.concat_tables(parts[STATES + number]))
+        if run.is_split:
+            self._prepare(run)
+            run.states = [
+                pa.concat_tables([s.empty_table(), *parts.get(i, [])]) for i, s in enumerate(run.schemas)
+            ]
+        return run
+
+    def _prepare(self, run: Run) -> None:
+        """Learn the columns of a query's states."""
+        if not run.schemas:
+            feed = empty_feed(self._lake, run.plan)
+            run.schemas = tuple(self._answers.schema(p.fragment, feed) for p in run.plan.parts)
+        if not run.states:
+            run.states = [s.empty_table() for s in run.schemas]
+
+    # A step
+
+    def look(self, run: Run) -> Look | None:
+        """The query's streams now; None if one has gone."""
+        catalog = self._lake.catalog
+        known = {t.id: t for t in catalog.tables().values()}
+        if not all(s in known for s in run.plan.streams):
+            return None
+        upto = {s: catalog.table_stats(known[s]).next_row_id for s in run.plan.streams}
+        snapshot = catalog.current
+        tables = {t.id: t for t in catalog.tables(snapshot).values() if t.id in upto}
+        return Look(snapshot, tables, upto) if len(tables) == len(upto) else None
+
+    def has_work(self, run: Run, look: Look) -> bool:
+        moment = self._lake.catalog.now
+        for stream_id, seen in run.place.streams.items():
+            table = look.tables[stream_id]
+            if look.upto[stream_id] > seen.position or run.stale:
+                return True
+            now = moment.streams.get(stream_id)
+            if table.time is not None and table.time.is_arrival:
+                if run.place.next is not None or run.place.pending or run.held:
+                    return True
+            elif now is not None and now.advanced_to != seen.advanced_to:
+                return True
+        return False
+
+    def step(self, run: Run) -> int | None:
+        """Take in what has come and answer what is due; the number of deliveries, None if nothing was to do."""
+        look = self.look(run)
+        if look is None or not self.has_work(run, look):
+            return None
+        with self._lake.catalog.pinned(look.snapshot.id):
+            return self._step(run, look)
+
+    def _step(self, run: Run, look: Look) -> int:
+        if run.stale:
+            self._make_anew(run, look)
+        place = Place.from_json(run.place.to_json())
+        came = [self._feeder.arrived(place, look, s) for s in run.plan.streams]
+        step = Step(place)
+        counted = place.accepted
+        came = first_on_time(run.plan, place, came)
+        instants.take_in(run.plan, place, came)
+        self._note_late(place, came)
+        self._hold(run, step, look, came, counted)
+        if run.plan.sample.kind is Sampling.COMMIT:
+            self._on_commit(run, step, look, came)
+        else:
+            self._keep_panes(run, step, look, came, counted)
+            due = self._due(run, place, came)
+            self._answer(run, step, look, due, came, counted)
+            is_idle = not due and not any(len(a.ids) for a in came)
+            if is_idle and all(look.tables[s].time.is_arrival for s in run.plan.streams):  # type: ignore[union-attr]
+                # The clock alone has moved on.
+                return 0
+        self._store.commit(run, step, look)
+        return len(step.deliveries)
+
+    def _note_late(self, place: Place, came: Sequence[Arrived]) -> None:
+        answered = instants.mark_of(place)
+        for found in came:
+            known = [*place.late.get(found.stream, []), *found.late]
+            place.late[found.stream] = [
+                x for x in known if answered is None or x[1] >= answered or x in found.late
+            ]
+
+    # Windows that move row by row
+
+    def _hold(self, run: Run, step: Step, look: Look, came: Sequence[Arrived], counted: int) -> None:
+        by_stream = {a.stream: a for a in came}
+        for number, window in enumerate(run.plan.windows):
+            if window.kind not in HELD or (run.is_split and window.kind is WindowKind.ROWS):
+                continue
+            table, found = look.tables[window.stream], by_stream[window.stream]
+            held = run.held.setdefault(number, Held.empty(window, table.schema.arrow))
+            if not len(found.ids):
+                continue
+            rows = self._feeder.rows(table, look, found)
+            marked = held.marked(rows, found.ids, found.times, enter(run.plan, found, counted))
+            held.add(marked)
+            if window.kind is WindowKind.SESSION:
+                held.drop_missed(found.late)
+            step.new.setdefault(STATES + number, []).append(marked)
+
+    # Instants
+
+    def _due(self, run: Run, place: Place, came: Sequence[Arrived]) -> list[Instant]:
+        plan = run.plan
+        if plan.sample.kind is Sampling.SESSION:
+            mark = instants.mark_of(place)
+            ends = next(iter(run.held.values())).ends() if run.held else np.empty(0, np.int64)
+            ends = ends[ends <= (mark if mark is not None else -AFTER_ALL)]
+            return [Instant(int(e), int(e)) for e in ends if place.answered is None or e > place.answered]
+        found = instants.due(plan, place, came, self._stretches(plan, place, came))
+        self._cover(plan, place, came)
+        return found
+
+    def _stretches(self, plan: QueryPlan, place: Place, came: Sequence[Arrived]) -> Stretches:
+        by_stream = {a.stream: a for a in came}
+        pairs = []
+        for window in plan.windows:
+            found = by_stream[window.stream]
+            pairs.append((enter_of(plan.sample, found), last_of(window, found.times)))
+        return instants.stretches(place.covered, pairs)
+
+    @staticmethod
+    def _cover(plan: QueryPlan, place: Place, came: Sequence[Arrived]) -> None:
+        by_stream = {a.stream: a for a in came}
+        for window in plan.windows:
+            times = by_stream[window.stream].times
+            if len(times):
+                last = int(last_of(window, times).max())
+                place.covered = last if place.covered is None else max(place.covered, last)
+
+    # Panes
+
+    def _keep_panes(
+        self,
+        run: Run,
+        step: Step,
+        look: Look,
+        came: Sequence[Arrived],
+        counted: int,
+        wanted: Iterable[int] | None = None,
+    ) -> None:
+        """Make partial results of new rows, where the query is answered from these."""
+        rows = sum(len(a.ids) for a in came)
+        if not run.is_split or not rows:
+            return
+        self._prepare(run)
+        feed = self._feeder.feed(run, step.place, look, came, counted, is_new=True)
+        numbers = sorted(range(len(run.plan.parts)) if wanted is None else wanted)
+        parts, schemas = [run.plan.parts[i] for i in numbers], [run.schemas[i] for i in numbers]
+        made = self._answers.partials(parts, schemas, feed, rows)
+        for number, partial in zip(numbers, made, strict=True):
+            if partial.num_rows:
+                run.states[number] = pa.concat_tables([run.states[number], partial])
+                step.new.setdefault(number, []).append(partial)
+
+    # Answers
+
+    def _answer(
+        self,
+        run: Run,
+        step: Step,
+        look: Look,
+        due: Sequence[Instant],
+        came: Sequence[Arrived],
+        counted: int,
+    ) -> None:
+        for start in range(0, len(due), MOST_INSTANTS):
+            self._answer_some(run, step, look, due[start : start + MOST_INSTANTS], came, counted)
+        if due:
+            step.place.answered = due[-1].x
+        step.place.passed = instants.mark_of(step.place)
+
+    def _answer_some(
+        self,
+        run: Run,
+        step: Step,
+        look: Look,
+        due: Sequence[Instant],
+        came: Sequence[Arrived],
+        counted: int,
+    ) -> None:
+        plan = run.plan
+        if run.is_split:
+            assert plan.split is not None
+            feed = Feed()
+            for number, rows in enumerate(run.states):
+                feed.put(state_name(number), rows)
+            self._deliver(run, step, due, self._answers.answers(plan, plan.split, due, feed), plan.split)
+            return
+        feed = self._feeder.feed(run, step.place, look, came, counted, is_new=False, due=due)
+        if plan.deltas is not None:
+            by_stream = {a.stream: a.before for a in came}
+            seen = [by_stream[plan.windows[i].stream].position for i in plan.deltas.leaves]
+            rows = self._answers.derivations(plan, due, feed, seen, step.place)
+            for at, found in zip(due, rows, strict=True):
+                if found.num_rows:
+                    step.deliveries.append((at, self._shaped(run, emitting.in_order(found, plan.deltas))))
+            return
+        self._deliver(run, step, due, self._answers.answers(plan, plan.whole, due, feed), plan.whole)
+
+    def _deliver(
+        self,
+        run: Run,
+        step: Step,
+        due: Sequence[Instant],
+        rows: Sequence[pa.Table],
+        answering: Answering | None,
+    ) -> None:
+        last = run.answer if step.answer is None else step.answer
+        for at, found in zip(due, rows, strict=True):
+            ordered = found if answering is None else emitting.in_order(found, answering)
+            answer = self._shaped(run, ordered)
+            emitted = answer
+            if run.plan.emit == "NEW":
+                emitted = emitting.new_rows(answer, last)
+            elif run.plan.emit == "CHANGES":
+                emitted = emitting.changes(answer, last)
+            step.deliveries.append((at, emitted))
+            last = answer
+        step.answer = last
+
+    @staticmethod
+    def _shaped(run: Run, rows: pa.Table) -> pa.Table:
+        """The query's own columns under their own names."""
+        schema = run.query.schema.arrow
+        own = rows.select(list(range(len(schema))))
+        return own.rename_columns(schema.names).cast(schema)
+
+    def _on_commit(self, run: Run, step: Step, look: Look, came: Sequence[Arrived]) -> None:
+        """Deliver what a selection makes of new rows: a delivery for each run of rows with one time."""
+        if not len(came[0].ids):
+            return
+        assert run.plan.deltas is not None
+        feed = self._feeder.feed(run, step.place, look, came, 0, is_new=True)
+        rows = emitting.in_order(self._answers.committed(run.plan, feed), run.plan.deltas)
+        if not rows.num_rows:
+            return
+        times = np.asarray(rows.column("__ms_t0").to_numpy(), np.int64)
+        edges = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), rows.num_rows]
+        for low, high in pairwise(edges):
+            at = int(times[low])
+            step.deliveries.append((Instant(at, at), self._shaped(run, rows.slice(low, high - low))))
+
+    # Anew
+
+    def _make_anew(self, run: Run, look: Look) -> None:
+        """Make states anew from the rows that are stored: some that they were made of have gone or changed."""
+        stale, run.stale = run.stale, set()
+        place, step = run.place, Step(run.place)
+        came = [self._feeder.arrived_before(place, look, s, is_stale=s in stale) for s in run.plan.streams]
+        for number, window in enumerate(run.plan.windows):
+            if window.stream in stale:
+                run.held.pop(number, None)
+                step.rewritten.add(STATES + number)
+        self._hold(run, step, look, [a for a in came if a.stream in stale], 0)
+        if run.is_split:
+            touched = {i for i, p in enumerate(run.plan.parts) if run.plan.windows[p.streams[0]].stream in stale}
+            run.states = [s.slice(0, 0) if i in touched else s for i, s in enumerate(run.states)]
+            self._keep_panes(run, step, look, came, 0, touched)
+            step.rewritten |= touched
+        step.new = {}
+        self._store.commit(run, step, look, is_anew=True)

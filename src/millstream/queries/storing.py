@@ -1,0 +1,215 @@
+"""What a step leaves behind: place, state, deliveries and rows of streaming views, in one commit.
+
+Also what is given up: rows that no instant to come can need, in memory and in streams; and state that has come to
+too many pieces is made one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.catalog import queries, stats, streams, views
+from millstream.catalog.commits import time_text
+from millstream.catalog.queries import Delivered, packed
+from millstream.plan.standing import FOR_EVER, Sampling
+from millstream.queries import instants
+from millstream.queries.answering import open_panes
+from millstream.queries.run import STATES
+from millstream.queries.windows import HELD
+from millstream.schema import TIMESTAMP
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.records import TableInfo
+    from millstream.plan.standing import QueryPlan
+    from millstream.queries.place import Place
+    from millstream.queries.run import Look, Run, Step
+    from millstream.storage.lake import Lake
+    from millstream.storage.transaction import Transaction
+
+KEPT_DELIVERIES = 1_000
+MOST_PIECES = 32
+"""State in more pieces than this is stored as one."""
+
+
+class Store:
+    """Commits steps."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def commit(self, run: Run, step: Step, look: Look, *, is_anew: bool = False) -> None:
+        """Store what a step has made, and let the query be where it leads; `is_anew` if it leads nowhere."""
+        place, lake = step.place, self._lake
+        if not is_anew:
+            self._note_rows(run, place)
+            self._trim(run, place)
+            self._low(run, place)
+        for number in {*step.new, *run.pieces}:
+            if run.pieces.get(number, 0) + len(step.new.get(number, ())) > MOST_PIECES:
+                step.rewritten.add(number)
+        made = self._delivered(step, look)
+        place.sequence += len(made)
+        answer = None if step.answer is None else packed(step.answer)
+        target = self._target(run)
+        transaction = lake.transaction() if target is not None else None
+        if transaction is not None and target is not None:
+            _append(transaction, target, step, run.plan, lake.clock.now())
+
+        def work(commit: Commit) -> bool:
+            if not views.is_there(commit.connection, run.query.id):
+                return False
+            at = time_text(commit.now) if made else None
+            queries.moved_on(commit, run.query.id, place.to_json(), answer, at)
+            queries.deliver(commit, run.query.id, made, KEPT_DELIVERIES)
+            self._store_pieces(commit, run, step)
+            for stream_id, seen in place.streams.items():
+                streams.set_consumer(commit, stream_id, queries.consumer(run.query.id), seen.low)
+            if target is not None and step.deliveries and not run.plan.into:
+                _advance(commit, target, _next_instant(run.plan, place, step))
+            return True
+
+        if transaction is not None:
+            transaction.also(work)
+            transaction.commit()
+        else:
+            lake.catalog.commit(work)
+            if made:
+                lake.committed([])
+        run.place, run.answer = place, step.answer if step.answer is not None else run.answer
+
+    def _target(self, run: Run) -> TableInfo | None:
+        assert run.query.standing is not None
+        target = run.query.standing.target
+        if target is None:
+            return None
+        return next((t for t in self._lake.catalog.tables().values() if t.id == target), None)
+
+    @staticmethod
+    def _delivered(step: Step, look: Look) -> list[Delivered]:
+        first = step.place.sequence + 1
+        return [
+            Delivered(first + i, at.tau, look.snapshot.id, at.skipped, packed(rows))
+            for i, (at, rows) in enumerate(step.deliveries)
+        ]
+
+    def _store_pieces(self, commit: Commit, run: Run, step: Step) -> None:
+        for number in step.rewritten:
+            queries.remove_pieces(commit, run.query.id, number)
+            rows = self._whole(run, number)
+            if rows is not None and rows.num_rows:
+                queries.add_pieces(commit, run.query.id, [(number, FOR_EVER, packed(rows))])
+                run.pieces[number] = 1
+            else:
+                run.pieces.pop(number, None)
+        for number, parts in step.new.items():
+            if number not in step.rewritten:
+                queries.add_pieces(commit, run.query.id, [(number, FOR_EVER, packed(p)) for p in parts])
+                run.pieces[number] = run.pieces.get(number, 0) + len(parts)
+
+    @staticmethod
+    def _whole(run: Run, number: int) -> pa.Table | None:
+        if number >= STATES:
+            held = run.held.get(number - STATES)
+            return None if held is None else held.rows
+        return run.states[number] if number < len(run.states) else None
+
+    @staticmethod
+    def _trim(run: Run, place: Place) -> None:
+        """Give up what no instant to come can need."""
+        x = _passed(run.plan, place)
+        tau = x if run.plan.sample.is_by_time else -(2**62)
+        for held in run.held.values():
+            held.trim(x, tau)
+        run.states = [open_panes(rows, x) for rows in run.states]
+
+    def _low(self, run: Run, place: Place) -> None:
+        """Move on what rows of streams are still needed."""
+        for stream_id, seen in place.streams.items():
+            needed = [seen.position]
+            for number, window in enumerate(run.plan.windows):
+                if window.stream == stream_id and self._reads_rows(run, number):
+                    needed.append(self._first_needed(run, place, number, seen.position))
+            seen.low = min(needed)
+
+    @staticmethod
+    def _reads_rows(run: Run, number: int) -> bool:
+        """Whether answers come from the stream's own rows."""
+        if run.plan.sample.kind is Sampling.COMMIT:
+            return False
+        return run.plan.windows[number].kind not in HELD and not run.is_split
+
+    @staticmethod
+    def _first_needed(run: Run, place: Place, number: int, position: int) -> int:
+        ledger, x = place.ledger.get(number, []), _passed(run.plan, place)
+        kept = [entry for entry in ledger if entry[2] > x] if run.plan.sample.is_by_time else ledger
+        place.ledger[number] = kept
+        return kept[0][0] if kept else position
+
+    def _note_rows(self, run: Run, place: Place) -> None:
+        """Enter the rows of this step into the ledger of each window that reads them again."""
+        for number, window in enumerate(run.plan.windows):
+            if not self._reads_rows(run, number):
+                continue
+            old, seen = run.place.streams[window.stream], place.streams[window.stream]
+            if seen.position > old.position:
+                leave = place.covered if place.covered is not None and window.length else FOR_EVER
+                entries = place.ledger.setdefault(number, [])
+                entries.append((old.position, seen.position - 1, leave))
+                _shorten(entries)
+
+
+def _passed(plan: QueryPlan, place: Place) -> int:
+    """The last place on the axis of instants that nobody will ask for again."""
+    mark = instants.mark_of(place)
+    if plan.sample.is_by_time and mark is not None:
+        return mark - 1
+    return -FOR_EVER if plan.sample.is_by_time or place.answered is None else place.answered
+
+
+def _shorten(entries: list[tuple[int, int, int]]) -> None:
+    """Keep the ledger short: neighbours become one, needed as long as either."""
+    while len(entries) > 64:
+        merged = [(a[0], b[1], max(a[2], b[2])) for a, b in zip(entries[::2], entries[1::2], strict=False)]
+        entries[:] = merged + (entries[-1:] if len(entries) % 2 else [])
+
+
+def _append(transaction: Transaction, target: TableInfo, step: Step, plan: QueryPlan, now: datetime) -> None:
+    """Stage the results: for a streaming view each row with its instant, for an insert as the table has them."""
+    for at, rows in step.deliveries:
+        if not rows.num_rows:
+            continue
+        columns = dict(zip(plan.into or rows.column_names, rows.columns, strict=True))
+        if target.time is not None and not plan.into:
+            columns[target.time.column] = pa.array(np.full(rows.num_rows, at.tau), pa.int64())
+        elif target.time is not None and target.time.is_arrival:
+            columns[target.time.column] = pa.array([now] * rows.num_rows, TIMESTAMP)
+        made = [
+            columns[f.name].cast(f.type) if f.name in columns else pa.nulls(rows.num_rows, f.type)
+            for f in target.schema.arrow
+        ]
+        transaction.append(target, pa.table(made, schema=target.schema.arrow))
+
+
+def _next_instant(plan: QueryPlan, place: Place, step: Step) -> int:
+    if plan.is_monotone:
+        # More rows of the newest time may come.
+        return instants.mark_of(place) or step.deliveries[-1][0].tau
+    if place.next is not None and plan.sample.kind in (Sampling.INTERVAL, Sampling.ENDS):
+        return place.next
+    return step.deliveries[-1][0].tau + 1
+
+
+def _advance(commit: Commit, target: TableInfo, to: int) -> None:
+    now = streams.state_of(commit, target.id)
+    if now.advanced_to is None or now.advanced_to < to:
+        streams.save(commit, target.id, replace(now, advanced_to=to))
+        position = commit.stats_of(target.id, stats.column_types(target)).next_row_id
+        queries.note_advance(commit, target.id, position, to)
+        commit.changed(f"deleted_from_table:{target.id}")
