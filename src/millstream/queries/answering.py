@@ -6,13 +6,13 @@ become relations over what a `Feed` gives: rows of streams, held rows, states, i
 
 from __future__ import annotations
 
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millstream.catalog.records import TableInfo
 from millstream.execute import query
@@ -36,11 +36,14 @@ from millstream.plan.standing import (
     rows_name,
     window_name,
 )
+from millstream.queries import here
 from millstream.queries.instants import mark_of
-from millstream.schema import Column, ObjectKind, Schema
-from millstream.storage import state
+from millstream.schema import TIMESTAMP, Column, ObjectKind, Schema
+from millstream.storage import segment, state
 from millstream.storage.reader import Reader
 from millstream.storage.scan import Scan
+from millstream.views.keeping import AUTO, SPARK_SQL
+from millstream.views.kernels import HERE_ROWS
 from millstream.views.overlay import Overlay
 
 if TYPE_CHECKING:
@@ -66,10 +69,12 @@ class Feed:
 
     rows: dict[int, str] = field(default_factory=dict)
     scans: dict[str, Scan] = field(default_factory=dict)
+    arrow: dict[str, pa.Table] = field(default_factory=dict)
 
     def put(self, name: str, rows: pa.Table) -> None:
         """Let a name stand for an Arrow table."""
         self.scans[name] = scan_of(name, rows)
+        self.arrow[name] = rows
 
 
 def scan_of(name: str, rows: pa.Table) -> Scan:
@@ -86,6 +91,7 @@ class Answers:
         self._lake = lake
         self._spark = spark
         self._relations = relations
+        self.executor: Callable[[], str] = lambda: AUTO
         self.views: Callable[[TableInfo, Reader], Any] | None = None
         """How continuous views and queries are read; set by whoever wires the parts."""
 
@@ -100,10 +106,19 @@ class Answers:
         found = self._run(_fed(sql, feed), feed).schema()
         return pa.schema([pa.field(f.name, stored_type(f)) for f in found])
 
+    @property
+    def most_here(self) -> int:
+        """Up to how many rows of a stream the driver reads itself."""
+        return 0 if self.executor() == SPARK_SQL else HERE_ROWS
+
     def partials(
         self, parts: Sequence[Part], schemas: Sequence[pa.Schema], feed: Feed, rows: int
     ) -> list[pa.Table]:
-        """What parts make of new rows, in one job."""
+        """What parts make of new rows, in one job, or here if they are few."""
+        if all(stream_name(p.streams[0]) in feed.arrow for p in parts):
+            done = here.partials(parts, schemas, feed.arrow)
+            if done is not None:
+                return done
         tables = [state.provisional("query", i, "state", s) for i, s in enumerate(schemas)]
         passes = fuse(enumerate(parts))
         found = self._run(_fed(union(passes), feed), feed)
@@ -114,15 +129,25 @@ class Answers:
     # Answers
 
     def answers(
-        self, plan: QueryPlan, answering: Answering | None, due: Sequence[Instant], feed: Feed
+        self,
+        plan: QueryPlan,
+        answering: Answering | None,
+        due: Sequence[Instant],
+        feed: Feed,
+        types: Sequence[pa.DataType],
     ) -> list[pa.Table]:
         """The rows of each instant, with the columns that they are ordered by."""
         text = self._one_by_one(plan, due) if answering is None else self._windows(answering.text, plan)
-        rows = self._run(self._instants(_fed(text, feed), plan, due, feed), feed).to_arrow()
-        return apart(rows, len(due))
+        return apart(self._rows(_fed(text, feed), plan, due, feed, types), len(due))
 
     def derivations(
-        self, plan: QueryPlan, due: Sequence[Instant], feed: Feed, seen: Sequence[int], place: Place
+        self,
+        plan: QueryPlan,
+        due: Sequence[Instant],
+        feed: Feed,
+        seen: Sequence[int],
+        place: Place,
+        types: Sequence[pa.DataType],
     ) -> list[pa.Table]:
         """The derivations that are new, each at its first instant; `seen` are positions of the last step."""
         assert plan.deltas is not None
@@ -143,14 +168,55 @@ class Answers:
         for number in range(len(plan.windows)):
             inner = inner.replace(window_name(number), _plain_rows(plan, number))
         text = f"SELECT i.n AS {N}, q.* FROM ({inner}) AS q JOIN {INSTANTS} AS i ON {' AND '.join(tests)}"
-        rows = self._run(self._instants(_fed(text, feed), plan, due, feed, before), feed).to_arrow()
-        return apart(rows, len(due))
+        return apart(self._rows(_fed(text, feed), plan, due, feed, types, before), len(due))
 
-    def committed(self, plan: QueryPlan, feed: Feed) -> pa.Table:
+    def committed(self, plan: QueryPlan, feed: Feed, types: Sequence[pa.DataType]) -> pa.Table:
         """What a selection makes of new rows, whenever they are."""
         assert plan.deltas is not None
-        text = plan.deltas.text.replace(window_name(0), _plain_rows(plan, 0))
-        return self._run(_fed(text, feed), feed).to_arrow()
+        text = _fed(plan.deltas.text.replace(window_name(0), _plain_rows(plan, 0)), feed)
+        found = self._here(text, plan, feed, types)
+        return self._run(text, feed).to_arrow() if found is None else found
+
+    def _rows(
+        self,
+        text: str,
+        plan: QueryPlan,
+        due: Sequence[Instant],
+        feed: Feed,
+        types: Sequence[pa.DataType],
+        answered: int | None = None,
+    ) -> pa.Table:
+        """The rows of a text for the instants that are due: by the kernel if it can, else by Spark."""
+        listed = _listed(plan, due, answered)
+        feed.arrow[INSTANTS] = listed
+        found = self._here(text, plan, feed, types)
+        if found is not None:
+            return found
+        return self._run(self._with_instants(text, plan, listed, feed), feed).to_arrow()
+
+    def _here(self, text: str, plan: QueryPlan, feed: Feed, types: Sequence[pa.DataType]) -> pa.Table | None:
+        if self.executor() == SPARK_SQL or PLACE.search(_without(text, feed.arrow)):
+            return None
+        tables = {n: t for n, t in feed.arrow.items() if n in text}
+        for name in plan.tables:
+            found = self._small_table(name)
+            if found is None:
+                return None
+            tables[name] = found
+        return here.answer(text, tables, types)
+
+    def _small_table(self, name: str) -> pa.Table | None:
+        """The rows of a table as it is now, if they are few."""
+        reader = Reader(self._lake)
+        table = reader.tables(reader.snapshot()).get(name.lower())
+        if table is None or table.kind is not ObjectKind.TABLE:
+            return None
+        scan = reader.scan(table, reader.snapshot(), ())
+        if scan.rows > HERE_ROWS:
+            return None
+        parts = [segment.read(self._lake.folder(table), table, f)[0] for f in scan.files]
+        parts += [] if scan.inlined is None else [scan.inlined]
+        return pa.concat_tables([table.schema.arrow.empty_table(), *parts])
 
     def _windows(self, text: str, plan: QueryPlan) -> str:
         for number, window in enumerate(plan.windows):
@@ -179,21 +245,15 @@ class Answers:
         return " UNION ALL ".join(made)
 
     @staticmethod
-    def _instants(
-        text: str, plan: QueryPlan, due: Sequence[Instant], feed: Feed, answered: int | None = None
-    ) -> str:
-        before = [-FOR_EVER if answered is None else answered, *(i.x for i in due[:-1])]
-        columns = {
-            "n": list(range(len(due))), "x": [i.x for i in due], "tau": [i.tau for i in due], "p": before,
-        }  # fmt: skip
+    def _with_instants(text: str, plan: QueryPlan, listed: pa.Table, feed: Feed) -> str:
         now = "tau" if plan.is_integer_time else "timestamp_micros(tau)"
-        if len(due) <= MOST_LISTED:
-            listed = ", ".join(
-                f"({', '.join(f'{v}L' for v in row)})" for row in zip(*columns.values(), strict=True)
-            )
-            rows = f"VALUES {listed} AS v(n, x, tau, p)"
+        columns = ["n", "x", "tau", "p"]
+        if listed.num_rows <= MOST_LISTED:
+            values = zip(*(listed.column(c).to_pylist() for c in columns), strict=True)
+            rows = ", ".join(f"({', '.join(f'{v}L' for v in row)})" for row in values)
+            rows = f"VALUES {rows} AS v({', '.join(columns)})"
         else:
-            feed.put("__ms_listed__", pa.table({n: pa.array(v, pa.int64()) for n, v in columns.items()}))
+            feed.put("__ms_listed__", listed.select(columns))
             rows = "__ms_listed__"
         return text.replace(INSTANTS, f"(SELECT n, x, tau, p, {now} AS now FROM {rows})")
 
@@ -201,6 +261,25 @@ class Answers:
         reader = Reader(self._lake, views=self.views)
         bound = bind_text(text, Overlay(reader, feed.scans))
         return query.run(self._spark, bound, self._relations, {})
+
+
+PLACE = re.compile(r"__ms_(?:rows|basket|late|state|stream|merged)_\d+__|timestamp_micros|unix_micros")
+"""What the kernel would have to know and does not."""
+
+
+def _without(text: str, names: Mapping[str, pa.Table]) -> str:
+    for name in names:
+        text = text.replace(name, "")
+    return text
+
+
+def _listed(plan: QueryPlan, due: Sequence[Instant], answered: int | None) -> pa.Table:
+    """The instants as a table."""
+    before = [-FOR_EVER if answered is None else answered, *(i.x for i in due[:-1])]
+    columns = {"n": list(range(len(due))), "x": [i.x for i in due], "tau": [i.tau for i in due], "p": before}
+    made = pa.table({n: pa.array(v, pa.int64()) for n, v in columns.items()})
+    now = made.column("tau") if plan.is_integer_time else made.column("tau").cast(TIMESTAMP)
+    return made.append_column("now", now)
 
 
 def _most(function: str, columns: Sequence[str]) -> str:
@@ -233,8 +312,3 @@ def apart(rows: pa.Table, count: int) -> list[pa.Table]:
     edges = np.searchsorted(numbers[order], np.arange(count + 1))
     ordered = rest.take(pa.array(order)) if not np.array_equal(order, np.arange(len(order))) else rest
     return [ordered.slice(a, b - a) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
-
-
-def open_panes(rows: pa.Table, x: int) -> pa.Table:
-    """The rows of panes that have not left by a place."""
-    return rows.filter(pc.greater(rows.column("u"), x))

@@ -7,14 +7,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millstream.plan.standing import Sampling, WindowKind, basket_name, rows_name
+from millstream.plan.incremental import stream_name
+from millstream.plan.standing import (
+    ENTER,
+    FOR_EVER,
+    LAST,
+    LEAVE,
+    ROW_NUMBER,
+    TIME,
+    Sampling,
+    WindowKind,
+    basket_name,
+    rows_name,
+)
 from millstream.queries.answering import Feed
 from millstream.queries.arrivals import Arrived, arrived
-from millstream.queries.windows import Numbering, enter_of, late_name, rows_sql
+from millstream.queries.windows import Numbering, enter_of, last_of, late_name, pane_of, rows_sql
 from millstream.schema import TIMESTAMP
 from millstream.storage import segment, state
-from millstream.storage.watermark import NEVER
+from millstream.storage.watermark import NEVER, times_of
 from millstream.views.overlay import new_rows, no_new_rows
 
 if TYPE_CHECKING:
@@ -58,8 +71,12 @@ class Feeder:
 
     def rows(self, table: TableInfo, look: Look, found: Arrived) -> pa.Table:
         """The new rows themselves, in the order in which they came."""
-        scan = state.new_rows(self._lake, table, look.snapshot, found.before.position, self._last_ids)
-        parts, ids = [], []
+        return self._read(table, look, found.before.position, found.seen.position)[0]
+
+    def _read(self, table: TableInfo, look: Look, since: int, below: int) -> tuple[pa.Table, NDArray[np.int64]]:
+        """The rows of a stream between two numbers, and their numbers."""
+        scan = state.new_rows(self._lake, table, look.snapshot, since, self._last_ids)
+        parts, ids = [table.schema.arrow.empty_table()], [np.empty(0, np.int64)]
         for file in scan.files:
             data, own = segment.read(self._lake.folder(table), table, file)
             parts.append(data)
@@ -69,8 +86,41 @@ class Feeder:
             ids.append(np.asarray(scan.inlined_ids.to_numpy(zero_copy_only=False), np.int64))
         every = np.concatenate(ids)
         order = np.argsort(every, kind="stable")
-        order = order[np.searchsorted(every[order], found.ids)]
-        return pa.concat_tables(parts).take(pa.array(order))
+        low, high = np.searchsorted(every[order], [since, below])
+        order = order[low:high]
+        return pa.concat_tables(parts).take(pa.array(order, pa.int64())), every[order]
+
+    def _marked(
+        self, plan: QueryPlan, number: int, look: Look, found: Arrived, place: Place, counted: int, since: int
+    ) -> pa.Table:
+        """The rows of a window that is not held, with their marks: what `rows_sql` gives, here."""
+        window = plan.windows[number]
+        table = look.tables[window.stream]
+        assert table.time is not None
+        rows, ids = self._read(table, look, since, found.seen.position)
+        times = times_of(rows.column(table.time.column))
+        last = last_of(window, times)
+        if plan.sample.is_by_time:
+            late = dict([*place.late.get(found.stream, []), *found.late])
+            met = (
+                np.array([late.get(i, NEVER) for i in ids.tolist()], np.int64)
+                if late
+                else np.full(len(ids), NEVER)
+            )
+            entered = np.maximum(times, met) + int(plan.sample.is_half_open)
+            came, leave = pane_of(window, plan.sample, entered, times)
+        else:
+            before = np.zeros(len(ids), np.int64)
+            new = ids >= found.before.position
+            before[new] = np.cumsum(found.counted) - found.counted + counted
+            came = np.where(new, before // plan.sample.step + 1, 0)
+            leave = np.full(len(ids), FOR_EVER)
+            if window.kind is WindowKind.ROWS:
+                leave = (before + window.rows) // plan.sample.step
+        marks = {TIME: times, ROW_NUMBER: ids, ENTER: came, LEAVE: leave, LAST: last}
+        for name, values in marks.items():
+            rows = rows.append_column(name, pa.array(values, pa.int64()))
+        return rows
 
     def feed(
         self,
@@ -82,8 +132,9 @@ class Feeder:
         *,
         is_new: bool,
         due: Sequence[Instant] = (),
+        most_here: int = 0,
     ) -> Feed:
-        """The rows of a query's windows: new ones alone, or all that may be needed."""
+        """The rows of a query's windows: new ones alone, or all that may be needed; here, where they are few."""
         feed, plan = Feed(), run.plan
         by_stream = {a.stream: a for a in came}
         for number, window in enumerate(plan.windows):
@@ -93,6 +144,14 @@ class Feeder:
                 feed.rows[number] = rows_name(number)
                 continue
             since = found.before.position if is_new else found.before.low
+            if found.seen.position - since <= most_here:
+                rows = self._marked(plan, number, look, found, place, counted, since)
+                if is_new:
+                    rows = rows.filter(pc.greater_equal(rows.column(LEAVE), rows.column(ENTER)))
+                    feed.put(stream_name(number), rows)
+                feed.put(rows_name(number), rows)
+                feed.rows[number] = rows_name(number)
+                continue
             scan = state.new_rows(self._lake, table, look.snapshot, since, self._last_ids)
             feed.scans[basket_name(table.id)] = new_rows(scan)
             late = self._late(plan, place, found, counted, is_new=is_new)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from millstream.plan.standing import QueryPlan
 from millstream.queries.held import Held
+from millstream.queries.panes import Panes
 from millstream.queries.place import Place
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ class Run:
     plan: QueryPlan
     place: Place
     schemas: tuple[pa.Schema, ...] = ()
-    states: list[pa.Table] = field(default_factory=list)
+    panes: dict[int, Panes] = field(default_factory=dict)
+    """States that the driver merges."""
+    states: dict[int, list[pa.Table]] = field(default_factory=dict)
+    """States that Spark merges, in the pieces in which they came."""
     held: dict[int, Held] = field(default_factory=dict)
     answer: pa.Table | None = None
     pieces: dict[int, int] = field(default_factory=dict)

@@ -6,6 +6,7 @@ the query at a new place. A step that was killed has not been.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,23 +15,27 @@ import pyarrow as pa
 
 from millstream.catalog import queries
 from millstream.catalog.queries import unpacked
-from millstream.plan.incremental import state_name
-from millstream.plan.standing import QueryPlan, Sampling, WindowKind
+from millstream.plan.incremental import merged_name, state_name
+from millstream.plan.standing import N, QueryPlan, Sampling, WindowKind
 from millstream.queries import emitting, instants
 from millstream.queries.answering import Feed
 from millstream.queries.feeding import Feeder, empty_feed, enter, first_on_time
 from millstream.queries.held import Held
 from millstream.queries.instants import Instant, Stretches
+from millstream.queries.panes import Panes, UnmergeableError, can_merge
 from millstream.queries.place import Place
 from millstream.queries.run import STATES, Look, Run, Step
 from millstream.queries.storing import Store
 from millstream.queries.windows import HELD, enter_of, last_of
+from millstream.rewrite.panes import E, U
+from millstream.rewrite.panes import merged as merged_text
 from millstream.storage.continuous.block import AFTER_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from millstream.catalog.records import TableInfo
+    from millstream.plan.incremental import Part
     from millstream.plan.standing import Answering
     from millstream.queries.answering import Answers
     from millstream.queries.arrivals import Arrived
@@ -70,9 +75,9 @@ class Stepper:
                 run.held[number] = Held(window, pa.concat_tables(parts[STATES + number]))
         if run.is_split:
             self._prepare(run)
-            run.states = [
-                pa.concat_tables([s.empty_table(), *parts.get(i, [])]) for i, s in enumerate(run.schemas)
-            ]
+            for number in range(len(plan.parts)):
+                for rows in parts.get(number, []):
+                    keep(run, number, rows)
         return run
 
     def _prepare(self, run: Run) -> None:
@@ -80,8 +85,6 @@ class Stepper:
         if not run.schemas:
             feed = empty_feed(self._lake, run.plan)
             run.schemas = tuple(self._answers.schema(p.fragment, feed) for p in run.plan.parts)
-        if not run.states:
-            run.states = [s.empty_table() for s in run.schemas]
 
     # A step
 
@@ -214,13 +217,15 @@ class Stepper:
         if not run.is_split or not rows:
             return
         self._prepare(run)
-        feed = self._feeder.feed(run, step.place, look, came, counted, is_new=True)
+        feed = self._feeder.feed(
+            run, step.place, look, came, counted, is_new=True, most_here=self._answers.most_here
+        )
         numbers = sorted(range(len(run.plan.parts)) if wanted is None else wanted)
         parts, schemas = [run.plan.parts[i] for i in numbers], [run.schemas[i] for i in numbers]
         made = self._answers.partials(parts, schemas, feed, rows)
         for number, partial in zip(numbers, made, strict=True):
             if partial.num_rows:
-                run.states[number] = pa.concat_tables([run.states[number], partial])
+                keep(run, number, partial)
                 step.new.setdefault(number, []).append(partial)
 
     # Answers
@@ -249,24 +254,44 @@ class Stepper:
         came: Sequence[Arrived],
         counted: int,
     ) -> None:
-        plan = run.plan
+        plan, types = run.plan, _types(run)
         if run.is_split:
             assert plan.split is not None
-            feed = Feed()
-            for number, rows in enumerate(run.states):
-                feed.put(state_name(number), rows)
-            self._deliver(run, step, due, self._answers.answers(plan, plan.split, due, feed), plan.split)
+            self._deliver(run, step, due, self._merged_answers(run, due), plan.split)
             return
-        feed = self._feeder.feed(run, step.place, look, came, counted, is_new=False, due=due)
+        most = self._answers.most_here
+        feed = self._feeder.feed(run, step.place, look, came, counted, is_new=False, due=due, most_here=most)
         if plan.deltas is not None:
             by_stream = {a.stream: a.before for a in came}
             seen = [by_stream[plan.windows[i].stream].position for i in plan.deltas.leaves]
-            rows = self._answers.derivations(plan, due, feed, seen, step.place)
+            rows = self._answers.derivations(plan, due, feed, seen, step.place, types)
             for at, found in zip(due, rows, strict=True):
                 if found.num_rows:
                     step.deliveries.append((at, self._shaped(run, emitting.in_order(found, plan.deltas))))
             return
-        self._deliver(run, step, due, self._answers.answers(plan, plan.whole, due, feed), plan.whole)
+        self._deliver(run, step, due, self._answers.answers(plan, plan.whole, due, feed, types), plan.whole)
+
+    def _merged_answers(self, run: Run, due: Sequence[Instant]) -> list[pa.Table]:
+        """Answers from states: the driver merges what it can, Spark the rest."""
+        plan, feed = run.plan, Feed()
+        assert plan.split is not None
+        text = plan.split.text
+        if self._answers.most_here:
+            for number, panes in list(run.panes.items()):
+                try:
+                    feed.put(merged_name(number), _at_each(panes, plan.parts[number], due))
+                except UnmergeableError:
+                    run.states[number] = list(run.panes.pop(number).tables())
+        for number, part in enumerate(plan.parts):
+            if merged_name(number) not in feed.scans:
+                text = text.replace(merged_name(number), merged_text(part, number))
+                feed.put(state_name(number), self._state(run, number))
+        return self._answers.answers(plan, replace(plan.split, text=text), due, feed, _types(run))
+
+    @staticmethod
+    def _state(run: Run, number: int) -> pa.Table:
+        pieces = run.panes[number].tables() if number in run.panes else run.states.get(number, [])
+        return pa.concat_tables([run.schemas[number].empty_table(), *pieces])
 
     def _deliver(
         self,
@@ -301,8 +326,9 @@ class Stepper:
         if not len(came[0].ids):
             return
         assert run.plan.deltas is not None
-        feed = self._feeder.feed(run, step.place, look, came, 0, is_new=True)
-        rows = emitting.in_order(self._answers.committed(run.plan, feed), run.plan.deltas)
+        most = self._answers.most_here
+        feed = self._feeder.feed(run, step.place, look, came, 0, is_new=True, most_here=most)
+        rows = emitting.in_order(self._answers.committed(run.plan, feed, _types(run)), run.plan.deltas)
         if not rows.num_rows:
             return
         times = np.asarray(rows.column("__ms_t0").to_numpy(), np.int64)
@@ -325,8 +351,34 @@ class Stepper:
         self._hold(run, step, look, [a for a in came if a.stream in stale], 0)
         if run.is_split:
             touched = {i for i, p in enumerate(run.plan.parts) if run.plan.windows[p.streams[0]].stream in stale}
-            run.states = [s.slice(0, 0) if i in touched else s for i, s in enumerate(run.states)]
+            for number in touched:
+                run.panes.pop(number, None)
+                run.states.pop(number, None)
             self._keep_panes(run, step, look, came, 0, touched)
             step.rewritten |= touched
         step.new = {}
         self._store.commit(run, step, look, is_anew=True)
+
+
+def keep(run: Run, number: int, rows: pa.Table) -> None:
+    """Take partial results into a query's state."""
+    part = run.plan.parts[number]
+    if number in run.states or not can_merge(part):
+        run.states.setdefault(number, []).append(rows)
+    else:
+        run.panes.setdefault(number, Panes(part, run.schemas[number])).add(rows)
+
+
+def _types(run: Run) -> list[pa.DataType]:
+    return [c.type for c in run.query.schema.columns]
+
+
+def _at_each(panes: Panes, part: Part, due: Sequence[Instant]) -> pa.Table:
+    """The merged groups of each instant; without keys one row for each, whether or not there are panes."""
+    made = []
+    for number, at in enumerate(due):
+        rows = panes.at(at.x)
+        if not rows.num_rows and not any(k not in (E, U) for k in part.keys):
+            rows = pa.table([pa.nulls(1, f.type) for f in rows.schema], schema=rows.schema)
+        made.append(rows.add_column(0, N, pa.array(np.full(rows.num_rows, number), pa.int64())))
+    return pa.concat_tables(made)

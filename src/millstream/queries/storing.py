@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.catalog import queries, stats, streams, views
 from millstream.catalog.commits import time_text
 from millstream.catalog.queries import Delivered, packed
 from millstream.plan.standing import FOR_EVER, Sampling
 from millstream.queries import instants
-from millstream.queries.answering import open_panes
 from millstream.queries.run import STATES
 from millstream.queries.windows import HELD
+from millstream.rewrite.panes import U
 from millstream.schema import TIMESTAMP
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ class Store:
         if number >= STATES:
             held = run.held.get(number - STATES)
             return None if held is None else held.rows
-        return run.states[number] if number < len(run.states) else None
+        pieces = list(run.panes[number].tables()) if number in run.panes else run.states.get(number, [])
+        return pa.concat_tables(pieces) if pieces else None
 
     @staticmethod
     def _trim(run: Run, place: Place) -> None:
@@ -127,7 +129,10 @@ class Store:
         tau = x if run.plan.sample.is_by_time else -(2**62)
         for held in run.held.values():
             held.trim(x, tau)
-        run.states = [open_panes(rows, x) for rows in run.states]
+        for panes in run.panes.values():
+            panes.expire(x)
+        for number, pieces in run.states.items():
+            run.states[number] = [t for t in pieces if pc.max(t.column(U)).as_py() > x]
 
     def _low(self, run: Run, place: Place) -> None:
         """Move on what rows of streams are still needed."""

@@ -60,6 +60,16 @@ def enter_of(sample: Sample, came: Arrived) -> Numbers:
     return came.enter + 1 if sample.is_half_open else came.enter
 
 
+def pane_of(window: Window, sample: Sample, enter: Numbers, times: Numbers) -> tuple[Numbers, Numbers]:
+    """When rows enter and leave, by time, rounded to instants."""
+    leave = last_of(window, times)
+    if sample.kind not in (Sampling.INTERVAL, Sampling.ENDS):
+        return enter, leave
+    up = enter + -(enter - sample.offset) % sample.step
+    down = leave - (leave - sample.offset) % sample.step
+    return up, np.where(leave >= FOR_EVER, leave, down)
+
+
 @dataclass(frozen=True)
 class Numbering:
     """How `SAMPLE ROWS` counts: `accepted` rows came before row `first`, and all since were accepted."""

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.errors import Condition, StatementError
-from millstream.plan.incremental import merged_name
 from millstream.plan.standing import ROW_NUMBER, TIME, Answering, window_name
 from millstream.rewrite import names, panes
 from millstream.rewrite.derive import with_marks
+from millstream.rewrite.eager import push_below_joins
 from millstream.rewrite.lift import UnliftableError, is_monotone, lift
 from millstream.rewrite.normal import normal
 from millstream.rewrite.views import Known, Rewriter, Role, told_the_time
@@ -180,6 +180,7 @@ def _split(
     for window in windows:
         panes.check(window, sample)
     known = {window_name(i): Known(i, window_name(i), tuple(columns[i]), True, TIME) for i in range(len(windows))}
+    push_below_joins(query, is_window, lambda sql: types(sql, ()))
     rewriter = Rewriter(known, types)
     role = rewriter.visit(query)
     if role is Role.ROWS:
@@ -194,6 +195,4 @@ def _split(
     for name, meaning in texts.items():
         text = text.replace(name, meaning)
     panes.check_text(text)
-    for number, part in enumerate(parts):
-        text = text.replace(merged_name(number), panes.merged(part, number))
     return Answering(text, 0, made.is_ranked), parts

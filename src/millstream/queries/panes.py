@@ -1,0 +1,173 @@
+"""The open panes of a part, merged so that no answer costs more for there being more of them.
+
+Rows of partial results wait until they enter; then they are leaves, one for each place at which rows leave, in
+order. Neighbouring leaves are merged in pairs, the pairs in pairs, and so on, each once; what an instant needs is a
+dozen of these, however many panes there are. What has left is given up from the front.
+
+Merges with Arrow, in the driver: sums, least and largest values, all and any, and groups alone. Other merges, sums
+that might overflow and NaN are for Spark (`UnmergeableError`), which reads the same rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.rewrite.panes import E, U
+from millstream.views import merging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from millstream.plan.incremental import Part
+
+
+class UnmergeableError(Exception):
+    """Arrow cannot merge these rows; Spark can."""
+
+
+def can_merge(part: Part) -> bool:
+    """Whether Arrow knows all merges of a part."""
+    own = _without_panes(part)
+    if own.partials:
+        return merging.can_merge(own)
+    return not any(t in ("float", "double") for k, t in own.types if k in own.keys) and bool(own.keys)
+
+
+def _without_panes(part: Part) -> Part:
+    return replace(part, keys=tuple(k for k in part.keys if k not in (E, U)))
+
+
+class Panes:
+    """See the module's contract."""
+
+    def __init__(self, part: Part, schema: pa.Schema) -> None:
+        self._part = _without_panes(part)
+        self._schema = schema
+        self._own = pa.schema([f for f in schema if f.name not in (E, U)])
+        self._waiting: list[pa.Table] = []
+        self._places: list[int] = []
+        self._leaves: list[pa.Table] = []
+        self._base = 0
+        self._nodes: dict[tuple[int, int], pa.Table] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Take in partial results of new rows."""
+        if rows.num_rows:
+            self._waiting.append(rows)
+
+    @property
+    def rows(self) -> int:
+        return sum(t.num_rows for t in (*self._waiting, *self._leaves))
+
+    def tables(self) -> Iterator[pa.Table]:
+        """All rows, as they are stored: those that have entered have entered long since."""
+        yield from self._waiting
+        for place, leaf in zip(self._places, self._leaves, strict=True):
+            yield self._with_pane(leaf, place)
+
+    def _with_pane(self, leaf: pa.Table, place: int) -> pa.Table:
+        count = leaf.num_rows
+        columns = {
+            E: pa.array(np.full(count, -(2**62)), pa.int64()),
+            U: pa.array(np.full(count, place), pa.int64()),
+        }
+        made = [columns[f.name] if f.name in columns else leaf.column(f.name) for f in self._schema]
+        return pa.table(made, schema=self._schema)
+
+    def at(self, x: int) -> pa.Table:
+        """The groups of an instant, merged; instants come in order."""
+        self._enter(x)
+        self._expire(x)
+        found = [self._node(level, index) for level, index in self._cover()]
+        if not found:
+            return self._own.empty_table()
+        return found[0] if len(found) == 1 else self._merged(found)
+
+    def expire(self, x: int) -> None:
+        """Give up what has left by a place."""
+        self._waiting = [t for t in self._waiting if pc.max(t.column(U)).as_py() > x]
+        self._expire(x + 1)
+
+    # Leaves
+
+    def _enter(self, x: int) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        entered = pc.less_equal(rows.column(E), x)
+        if not pc.any(entered).as_py():
+            return
+        later = rows.filter(pc.invert(entered))
+        self._waiting = [later] if later.num_rows else []
+        now = rows.filter(entered)
+        places = np.asarray(now.column(U).to_numpy(), np.int64)
+        order = np.argsort(places, kind="stable")
+        now, places = now.select(self._own.names).take(pa.array(order)), places[order]
+        edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+        for low, high in pairwise(edges):
+            if places[low] >= x:
+                self._insert(int(places[low]), now.slice(low, high - low))
+
+    def _insert(self, place: int, rows: pa.Table) -> None:
+        at = bisect_left(self._places, place)
+        if at < len(self._places) and self._places[at] == place:
+            self._leaves[at] = self._merged([self._leaves[at], rows])
+            self._forget(at)
+        elif at == len(self._places):
+            self._places.append(place)
+            self._leaves.append(self._merged([rows]))
+        else:
+            self._places.insert(at, place)
+            self._leaves.insert(at, self._merged([rows]))
+            self._nodes.clear()
+
+    def _forget(self, at: int) -> None:
+        """Forget the merges that a leaf is in."""
+        index = self._base + at
+        for level in range(1, 64):
+            index >>= 1
+            if self._nodes.pop((level, index), None) is None and level > 40:
+                break
+
+    def _expire(self, x: int) -> None:
+        gone = bisect_left(self._places, x)
+        if gone:
+            del self._places[:gone], self._leaves[:gone]
+            self._base += gone
+            if len(self._nodes) > 4 * len(self._leaves) + 64:
+                self._nodes = {k: t for k, t in self._nodes.items() if (k[1] + 1) << k[0] > self._base}
+
+    # Merges
+
+    def _cover(self) -> Iterator[tuple[int, int]]:
+        """Whole blocks of 2, 4, 8 … leaves that make up all of them."""
+        low, high = self._base, self._base + len(self._leaves)
+        while low < high:
+            level = min((low & -low).bit_length() - 1 if low else 63, (high - low).bit_length() - 1)
+            yield level, low >> level
+            low += 1 << level
+
+    def _node(self, level: int, index: int) -> pa.Table:
+        if level == 0:
+            return self._leaves[index - self._base]
+        known = self._nodes.get((level, index))
+        if known is None:
+            known = self._merged([self._node(level - 1, 2 * index), self._node(level - 1, 2 * index + 1)])
+            self._nodes[level, index] = known
+        return known
+
+    def _merged(self, pieces: Sequence[pa.Table]) -> pa.Table:
+        rows = pa.concat_tables(pieces)
+        if not self._part.partials:
+            return rows.group_by(list(self._part.keys)).aggregate([]).select(rows.column_names)
+        found = merging.merged(self._part, pieces)
+        if found is None:
+            raise UnmergeableError
+        return found
