@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.views.keeping import Keeper
 
-USE_INDEXES, EXECUTOR, INCREMENTAL = "use_indexes", "executor", "incremental"
+USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS = "use_indexes", "executor", "incremental", "chunks"
+MOST_CHUNKS = 1_024
 SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL)
+NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS)
 
 
 class Settings:
@@ -40,6 +41,8 @@ class Settings:
                 self._keeper.executor = self._chosen(name, said.replace("-", "_"), EXECUTORS)
             case "incremental":
                 self._queries.incremental = self._chosen(name, said, CHOICES)
+            case "chunks":
+                self._queries.chunks = self._number(name, said)
             case _:
                 raise StatementError(
                     Condition.UNKNOWN_OPTION,
@@ -65,9 +68,20 @@ class Settings:
             )
         return said
 
+    @staticmethod
+    def _number(name: Name, said: str) -> int | None:
+        if said == "auto":
+            return None
+        if not said.isdecimal() or not 1 <= int(said) <= MOST_CHUNKS:
+            raise _not_a_value(
+                name, f"{name.text} is auto or a number up to {MOST_CHUNKS}, not {said}", "Write SET chunks = auto."
+            )
+        return int(said)
+
     def shown(self) -> list[tuple[str, str]]:
         """Every setting and its value."""
         return [
+            (CHUNKS, "auto" if self._queries.chunks is None else str(self._queries.chunks)),
             (EXECUTOR, self._keeper.executor),
             (INCREMENTAL, self._queries.incremental),
             (USE_INDEXES, "on" if self._lake.chooser.enabled else "off"),

@@ -115,7 +115,7 @@ class Answers:
         self, parts: Sequence[Part], schemas: Sequence[pa.Schema], feed: Feed, rows: int
     ) -> list[pa.Table]:
         """What parts make of new rows, in one job, or here if they are few."""
-        if all(stream_name(p.streams[0]) in feed.arrow for p in parts):
+        if all(stream_name(s) in feed.arrow for p in parts for s in p.streams):
             done = here.partials(parts, schemas, feed.arrow)
             if done is not None:
                 return done

@@ -57,6 +57,7 @@ class ContinuousQueries:
         self._lock = threading.RLock()
         self.board = Board()
         self.incremental = AUTO
+        self.chunks: int | None = None
         self._is_closed = False
         lake.on_removal(self.settle)
         lake.on_commit(self._committed)

@@ -350,7 +350,10 @@ class Stepper:
                 step.rewritten.add(STATES + number)
         self._hold(run, step, look, [a for a in came if a.stream in stale], 0)
         if run.is_split:
-            touched = {i for i, p in enumerate(run.plan.parts) if run.plan.windows[p.streams[0]].stream in stale}
+            windows = run.plan.windows
+            touched = {
+                i for i, p in enumerate(run.plan.parts) if any(windows[s].stream in stale for s in p.streams)
+            }
             for number in touched:
                 run.panes.pop(number, None)
                 run.states.pop(number, None)

@@ -11,11 +11,16 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sqlglot import exp
+
 from millstream.plan.incremental import state_name, stream_name
 from millstream.plan.standing import ENTER, INSTANTS, LEAVE, N, Sampling, WindowKind
+from millstream.rewrite import names
 from millstream.rewrite.lift import UnliftableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from millstream.plan.incremental import Part
     from millstream.plan.standing import Sample, Window
 
@@ -36,24 +41,67 @@ def check(window: Window, sample: Sample) -> None:
         raise UnliftableError("rows are answered as they are committed")
 
 
+def carry(query: exp.Query, is_window: Callable[[str], bool]) -> None:
+    """Let subqueries in FROM that pass rows of windows on pass on when these enter and leave, in place."""
+    for subquery in reversed(
+        [s for s in query.find_all(exp.Subquery) if isinstance(s.parent, exp.From | exp.Join)]
+    ):
+        for select in _branches(subquery.this):
+            source = _only_source(select, is_window)
+            if source is not None:
+                alias = exp.to_identifier(source.alias_or_name, quoted=True)
+                marks = [exp.alias_(exp.column(m, table=alias.copy()), m) for m in (ENTER, LEAVE)]
+                select.set("expressions", [*select.expressions, *marks])
+
+
+def _branches(query: exp.Expr) -> list[exp.Select]:
+    """The selects of a query that pass their rows on: itself, or the sides of a UNION ALL."""
+    if isinstance(query, exp.Subquery):
+        return _branches(query.this)
+    if isinstance(query, exp.Union) and query.args.get("distinct") is False:
+        return [*_branches(query.this), *_branches(query.expression)]
+    return [query] if isinstance(query, exp.Select) else []
+
+
+def _only_source(select: exp.Select, is_window: Callable[[str], bool]) -> exp.Expr | None:
+    """The source that a select passes rows of a window on from, if it does no more than that."""
+    expressions = [n for e in select.expressions for n in names.own_nodes(e)]
+    if any(select.args.get(c) for c in ("group", "distinct", "limit", "offset", "having", "qualify")):
+        return None
+    if any(isinstance(n, exp.Window) or names.is_aggregate(n) for n in expressions):
+        return None
+    sources = [s for s in names.sources(select) if any(is_window(t.name) for t in s.find_all(exp.Table))]
+    if len(sources) != 1:
+        return None
+    source = sources[0]
+    if isinstance(source, exp.Table):
+        return source
+    passed = all(ENTER in b.named_selects for b in _branches(source))
+    return source if passed and _branches(source) else None
+
+
 def of_part(part: Part) -> Part:
     """The part by panes."""
-    (stream,) = part.streams if len(part.streams) == 1 else (None,)
-    if stream is None:
-        raise UnliftableError("two windows feed one grouping")
-    found = re.findall(rf"{stream_name(stream)} AS (`[^`]+`)", part.source)
-    direct = re.match(rf"{stream_name(stream)} AS (`[^`]+`)", part.source) or re.search(
-        rf"JOIN {stream_name(stream)} AS (`[^`]+`)", part.source
-    )
-    if len(found) != 1 or direct is None or "SELECT" in part.source:
-        raise UnliftableError("a subquery stands between a window and its grouping")
-    alias = direct[1]
+    alias = _alias(part)
     more = ((E, f"{alias}.{ENTER}"), (U, f"{alias}.{LEAVE}"))
     grouping = ", ".join([E, U, *([part.grouping] if part.grouping else [])])
     return replace(
         part, projections=(*more, *part.projections), keys=(E, U, *part.keys), grouping=grouping,
         types=((E, "bigint"), (U, "bigint"), *part.types),
     )  # fmt: skip
+
+
+def _alias(part: Part) -> str:
+    """What a part calls the source that its window's rows come from."""
+    streams = {stream_name(s) for s in part.streams}
+    found = names.parsed_query(f"SELECT 1 FROM {part.source}")
+    assert isinstance(found, exp.Select)
+    sources = [s for s in names.sources(found) if any(t.name in streams for t in s.find_all(exp.Table))]
+    if len(sources) != 1:
+        raise UnliftableError("two windows feed one grouping")
+    if not isinstance(sources[0], exp.Table) and not all(ENTER in b.named_selects for b in _branches(sources[0])):
+        raise UnliftableError("a subquery between a window and its grouping does more than pass rows on")
+    return f"`{sources[0].alias_or_name}`"
 
 
 def is_state(name: str) -> bool:

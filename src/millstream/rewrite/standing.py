@@ -180,6 +180,7 @@ def _split(
     for window in windows:
         panes.check(window, sample)
     known = {window_name(i): Known(i, window_name(i), tuple(columns[i]), True, TIME) for i in range(len(windows))}
+    panes.carry(query, is_window)
     push_below_joins(query, is_window, lambda sql: types(sql, ()))
     rewriter = Rewriter(known, types)
     role = rewriter.visit(query)

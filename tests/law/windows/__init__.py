@@ -1,0 +1,1 @@
+"""The law of continuous queries: every answer equals the plain query over the rows in its windows."""
