@@ -74,7 +74,9 @@ class Settings:
             return None
         if not said.isdecimal() or not 1 <= int(said) <= MOST_CHUNKS:
             raise _not_a_value(
-                name, f"{name.text} is auto or a number up to {MOST_CHUNKS}, not {said}", "Write SET chunks = auto."
+                name,
+                f"{name.text} is auto or a number up to {MOST_CHUNKS}, not {said}",
+                "Write SET chunks = auto.",
             )
         return int(said)
 

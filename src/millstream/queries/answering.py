@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.catalog.records import TableInfo
+from millstream.errors import StatementError
 from millstream.execute import query
 from millstream.execute.passes import fuse, union
 from millstream.execute.relation import ONE_PARTITION_ROWS
 from millstream.execute.types import stored_type
 from millstream.execute.write import collect_passes
 from millstream.plan.bind import bind_text
-from millstream.plan.incremental import NOW, stream_name
+from millstream.plan.incremental import NOW, merged_name, state_name, stream_name
 from millstream.plan.standing import (
     ENTER,
     FOR_EVER,
@@ -33,18 +34,21 @@ from millstream.plan.standing import (
     N,
     Sampling,
     WindowKind,
+    basket_name,
     rows_name,
     window_name,
 )
 from millstream.queries import here
-from millstream.queries.instants import mark_of
+from millstream.queries.instants import Instant, mark_of
+from millstream.queries.windows import Numbering, rows_sql
+from millstream.rewrite.panes import merged
 from millstream.schema import TIMESTAMP, Column, ObjectKind, Schema
 from millstream.storage import segment, state
 from millstream.storage.reader import Reader
 from millstream.storage.scan import Scan
 from millstream.views.keeping import AUTO, SPARK_SQL
 from millstream.views.kernels import HERE_ROWS
-from millstream.views.overlay import Overlay
+from millstream.views.overlay import Overlay, no_new_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +57,6 @@ if TYPE_CHECKING:
     from millstream.execute.session import Spark
     from millstream.plan.incremental import Part
     from millstream.plan.standing import Answering, QueryPlan
-    from millstream.queries.instants import Instant
     from millstream.queries.place import Place
     from millstream.storage.lake import Lake
 
@@ -126,6 +129,20 @@ class Answers:
         made = collect_passes(frame, passes, tables, found.splice)
         return [made.get(i, s.empty_table()) for i, s in enumerate(schemas)]
 
+    def complaint(self, plan: QueryPlan, answering: Answering) -> str | None:
+        """What Spark has against a text; None if nothing."""
+        feed, text = empty_feed(self._lake, plan), self._windows(answering.text, plan)
+        for number, part in enumerate(plan.parts):
+            if merged_name(number) in text:
+                text = text.replace(merged_name(number), merged(part, number))
+                text = text.replace(state_name(number), f"({part.fragment})")
+        listed = _listed(plan, [Instant(0, 0)], None)
+        try:
+            self._run(self._with_instants(_fed(text, feed), plan, listed, feed), feed).schema()
+        except StatementError as error:
+            return error.message
+        return None
+
     # Answers
 
     def answers(
@@ -157,7 +174,9 @@ class Answers:
         tests += [f"i.x <= {_most('least', of[LEAVE])}", f"i.tau <= {_most('least', of[LAST])}"]
         before = place.answered
         if plan.is_early:
-            before = None
+            if plan.sample.kind is Sampling.INTERVAL or before is None or due[0].x <= before:
+                # The first one is asked again, for rows that have come since.
+                before = None
             tests.append(f"{time} <= {mark_of(place)}L")
             if place.passed is not None:
                 fresh = [f"{time} > {place.passed}L"]
@@ -312,3 +331,15 @@ def apart(rows: pa.Table, count: int) -> list[pa.Table]:
     edges = np.searchsorted(numbers[order], np.arange(count + 1))
     ordered = rest.take(pa.array(order)) if not np.array_equal(order, np.arange(len(order))) else rest
     return [ordered.slice(a, b - a) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+
+
+def empty_feed(lake: Lake, plan: QueryPlan) -> Feed:
+    """The windows of a plan without rows: for those who ask for columns alone."""
+    feed = Feed()
+    known = {t.id: t for t in lake.catalog.tables().values()}
+    for number, window in enumerate(plan.windows):
+        table = known[window.stream]
+        feed.scans[basket_name(table.id)] = no_new_rows(table, lake.catalog.current)
+        numbering = None if plan.sample.is_by_time else Numbering(0, 0)
+        feed.rows[number] = rows_sql(window, number, table, plan.sample, has_late=False, numbering=numbering)
+    return feed

@@ -28,7 +28,7 @@ from millstream.queries.windows import Numbering, enter_of, last_of, late_name, 
 from millstream.schema import TIMESTAMP
 from millstream.storage import segment, state
 from millstream.storage.watermark import NEVER, times_of
-from millstream.views.overlay import new_rows, no_new_rows
+from millstream.views.overlay import new_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,15 +217,3 @@ def first_on_time(plan: QueryPlan, place: Place, came: list[Arrived]) -> list[Ar
     met = first.met.copy()
     met[0] = NEVER
     return [replace(a, met=met) if a is first else a for a in came]
-
-
-def empty_feed(lake: Lake, plan: QueryPlan) -> Feed:
-    """The windows of a plan without rows: for those who ask for columns alone."""
-    feed = Feed()
-    known = {t.id: t for t in lake.catalog.tables().values()}
-    for number, window in enumerate(plan.windows):
-        table = known[window.stream]
-        feed.scans[basket_name(table.id)] = no_new_rows(table, lake.catalog.current)
-        numbering = None if plan.sample.is_by_time else Numbering(0, 0)
-        feed.rows[number] = rows_sql(window, number, table, plan.sample, has_late=False, numbering=numbering)
-    return feed

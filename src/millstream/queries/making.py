@@ -17,9 +17,8 @@ from millstream.execute.types import stored_type
 from millstream.plan import cut as cuts
 from millstream.plan.bind import bind, find_named
 from millstream.plan.standing import QueryPlan, Sample, Sampling, Window, WindowKind, window_name
-from millstream.queries.answering import Answers
+from millstream.queries.answering import Answers, empty_feed
 from millstream.queries.emitting import CHANGE
-from millstream.queries.feeding import empty_feed
 from millstream.rewrite import standing
 from millstream.rewrite.refuse import refused
 from millstream.schema import Column, ObjectKind, Schema, is_nested, quote
@@ -163,10 +162,19 @@ class Maker:
         known = {n.lower(): n for n in names}
         tables = tuple(known[t.lower()] for t in texts.tables if t.lower() in known)
         is_split = texts.split is not None and deltas is None
-        return replace(
+        made = replace(
             blank, sample=sample, plain=texts.plain, whole=texts.whole, split=texts.split if is_split else None,
             parts=texts.parts if is_split else (), deltas=deltas, tables=tables, reasons=texts.reasons,
         )  # fmt: skip
+        return self._checked(made)
+
+    def _checked(self, plan: QueryPlan) -> QueryPlan:
+        """The plan without what Spark would refuse: what was made of a query may say what the query itself may not."""
+        if plan.split is not None and (error := self._answers.complaint(plan, plan.split)) is not None:
+            plan = replace(plan, split=None, parts=(), reasons=(*plan.reasons, error))
+        if plan.whole is not None and (error := self._answers.complaint(plan, plan.whole)) is not None:
+            plan = replace(plan, whole=None, reasons=(*plan.reasons, f"instants are answered one by one: {error}"))
+        return plan
 
     def _schema(
         self, asked: st.Query, found: Sequence[Cut], known: Mapping[str, TableInfo], reader: Reader, text: str

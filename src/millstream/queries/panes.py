@@ -1,8 +1,8 @@
 """The open panes of a part, merged so that no answer costs more for there being more of them.
 
 Rows of partial results wait until they enter; then they are leaves, one for each place at which rows leave, in
-order. Neighbouring leaves are merged in pairs, the pairs in pairs, and so on, each once; what an instant needs is a
-dozen of these, however many panes there are. What has left is given up from the front.
+order. Neighbouring leaves are merged in pairs, the pairs in pairs, and so on, each once; what an instant needs is
+a dozen of these, however many panes there are. What has left is given up from the front.
 
 Merges with Arrow, in the driver: sums, least and largest values, all and any, and groups alone. Other merges, sums
 that might overflow and NaN are for Spark (`UnmergeableError`), which reads the same rows.

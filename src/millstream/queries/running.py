@@ -18,8 +18,8 @@ from millstream.catalog.queries import unpacked
 from millstream.plan.incremental import merged_name, state_name
 from millstream.plan.standing import N, QueryPlan, Sampling, WindowKind
 from millstream.queries import emitting, instants
-from millstream.queries.answering import Feed
-from millstream.queries.feeding import Feeder, empty_feed, enter, first_on_time
+from millstream.queries.answering import Feed, empty_feed
+from millstream.queries.feeding import Feeder, enter, first_on_time
 from millstream.queries.held import Held
 from millstream.queries.instants import Instant, Stretches
 from millstream.queries.panes import Panes, UnmergeableError, can_merge
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from millstream.catalog.records import TableInfo
     from millstream.plan.incremental import Part
     from millstream.plan.standing import Answering
-    from millstream.queries.answering import Answers
+    from millstream.queries.answering import Answers, empty_feed
     from millstream.queries.arrivals import Arrived
     from millstream.storage.lake import Lake
 
@@ -240,9 +240,9 @@ class Stepper:
         counted: int,
     ) -> None:
         for start in range(0, len(due), MOST_INSTANTS):
-            self._answer_some(run, step, look, due[start : start + MOST_INSTANTS], came, counted)
-        if due:
-            step.place.answered = due[-1].x
+            some = due[start : start + MOST_INSTANTS]
+            self._answer_some(run, step, look, some, came, counted)
+            step.place.answered = some[-1].x
         step.place.passed = instants.mark_of(step.place)
 
     def _answer_some(

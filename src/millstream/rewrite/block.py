@@ -239,7 +239,7 @@ def _call(node: exp.Expr, building: _Building) -> _Call:
     assert function is not None
     name = aggregates.canonical(names.name_of(function))
     conditions = [names.text(f.expression.this) for f in node.find_all(exp.Filter)]
-    given, distinct = _arguments(function)
+    given, distinct = arguments_of(function)
     within = node.find(exp.WithinGroup)
     if within is not None:
         given = [*(o.this for o in within.expression.expressions), *given]
@@ -265,7 +265,8 @@ def _guarded(expression: exp.Expr, condition: str) -> exp.Expr:
     return names.parsed(f"CASE WHEN {condition} THEN {names.text(expression)} END")
 
 
-def _arguments(function: exp.Expr) -> tuple[list[exp.Expr], bool]:
+def arguments_of(function: exp.Expr) -> tuple[list[exp.Expr], bool]:
+    """The arguments of an aggregate, and whether DISTINCT stands before them."""
     if isinstance(function, exp.Anonymous):
         given = list(function.expressions)
     else:

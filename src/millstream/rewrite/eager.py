@@ -3,9 +3,10 @@
     SELECT t.g, sum(s.x), count(*) FROM s JOIN t ON s.k = t.k GROUP BY t.g
     SELECT t.g, sum(s.p0), sum(s.c) FROM (SELECT k, sum(x) AS p0, count(*) AS c FROM s GROUP BY k) s JOIN t …
 
-Every window is grouped by those of its columns that joins, keys and the rest speak of; aggregates over one window are
-pushed below and weighted with how many rows of the other windows meet a row; all others are computed above, weighted
-with how many rows stand behind one. So tables stay above, where they may change, and rows of two windows meet as groups.
+Every window is grouped by those of its columns that joins, keys and the rest speak of; aggregates over one window
+are pushed below and weighted with how many rows of the other windows meet a row; all others are computed above,
+weighted with how many rows stand behind one. So tables stay above, where they may change, and rows of two windows
+meet as groups.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.rewrite import aggregates, names
+from millstream.rewrite.block import arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -118,13 +120,12 @@ def _call(node: exp.Expr, windows: Mapping[str, _Window]) -> _Call | None:
     if isinstance(node, exp.WithinGroup | exp.IgnoreNulls) or node.find(exp.WithinGroup, exp.IgnoreNulls):
         return None
     filters = list(node.find_all(exp.Filter))
-    given = function.this if not isinstance(function, exp.Anonymous) else None
-    is_distinct = isinstance(given, exp.Distinct)
+    given, is_distinct = arguments_of(function)
     if is_distinct or name in UNWEIGHTED - PUSHED:
         return _Call(node, name, is_distinct=True, window=None, argument=None, condition=None)
-    if name not in PUSHED or (isinstance(given, exp.Expr) and len(function.args.get("expressions") or []) > 0):
+    if name not in PUSHED or len(given) > 1:
         return None
-    argument = None if given is None or isinstance(given, exp.Star) else given
+    argument = None if not given or isinstance(given[0], exp.Star) else given[0]
     condition = filters[0].expression.this if filters else None
     said = [e for e in (argument, condition) if e is not None]
     tables = {c.table.lower() for e in said for c in e.find_all(exp.Column)}
