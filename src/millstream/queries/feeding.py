@@ -61,7 +61,7 @@ class Feeder:
     def arrived_before(self, place: Place, look: Look, stream_id: int, *, is_stale: bool) -> Arrived:
         """The rows that a query has seen, as they are stored now."""
         table, seen = look.tables[stream_id], place.streams[stream_id]
-        since = replace(seen, position=0 if is_stale else seen.position)
+        since = replace(seen, position=0 if is_stale else seen.low)
         scan = state.new_rows(self._lake, table, look.snapshot, since.position, self._last_ids)
         found = arrived(self._lake, table, scan, seen.position, replace(since, mark=None))
         known = found.ids < seen.position
@@ -91,8 +91,9 @@ class Feeder:
         return pa.concat_tables(parts).take(pa.array(order, pa.int64())), every[order]
 
     def _marked(
-        self, plan: QueryPlan, number: int, look: Look, found: Arrived, place: Place, counted: int, since: int
-    ) -> pa.Table:
+        self, plan: QueryPlan, number: int, look: Look, found: Arrived, place: Place, counted: int, since: int,
+        unsampled: int,
+    ) -> pa.Table:  # fmt: skip
         """The rows of a window that is not held, with their marks: what `rows_sql` gives, here."""
         window = plan.windows[number]
         table = look.tables[window.stream]
@@ -113,7 +114,8 @@ class Feeder:
             before = np.zeros(len(ids), np.int64)
             new = ids >= found.before.position
             before[new] = np.cumsum(found.counted) - found.counted + counted
-            came = np.where(new, before // plan.sample.step + 1, 0)
+            old = np.where(ids < unsampled, 0, counted // plan.sample.step + 1)
+            came = np.where(new, before // plan.sample.step + 1, old)
             leave = np.full(len(ids), FOR_EVER)
             if window.kind is WindowKind.ROWS:
                 leave = (before + window.rows) // plan.sample.step
@@ -135,7 +137,7 @@ class Feeder:
         most_here: int = 0,
     ) -> Feed:
         """The rows of a query's windows: new ones alone, or all that may be needed; here, where they are few."""
-        feed, plan = Feed(), run.plan
+        feed, plan, unsampled = Feed(), run.plan, run.place.unsampled
         by_stream = {a.stream: a for a in came}
         for number, window in enumerate(plan.windows):
             table, found = look.tables[window.stream], by_stream[window.stream]
@@ -145,7 +147,7 @@ class Feeder:
                 continue
             since = found.before.position if is_new else found.before.low
             if found.seen.position - since <= most_here:
-                rows = self._marked(plan, number, look, found, place, counted, since)
+                rows = self._marked(plan, number, look, found, place, counted, since, unsampled)
                 if is_new:
                     rows = rows.filter(pc.greater_equal(rows.column(LEAVE), rows.column(ENTER)))
                     feed.put(stream_name(number), rows)
@@ -157,7 +159,9 @@ class Feeder:
             late = self._late(plan, place, found, counted, is_new=is_new)
             if late is not None:
                 feed.put(late_name(number), late)
-            numbering = None if plan.sample.is_by_time else Numbering(found.before.position, counted)
+            numbering = None
+            if not plan.sample.is_by_time:
+                numbering = Numbering(found.before.position, counted, unsampled)
             bounds = self._bounds(plan, number, due) if not is_new else None
             feed.rows[number] = rows_sql(
                 window, number, table, plan.sample, has_late=late is not None, numbering=numbering, bounds=bounds,

@@ -125,6 +125,8 @@ def _by_rows(plan: QueryPlan, place: Place, came: Arrived) -> list[Instant]:
     ends = range(step - place.accepted % step - 1, len(times), step)
     first = place.accepted // step + 1
     found = [Instant(first + i, int(largest[end])) for i, end in enumerate(ends)]
+    if found:
+        place.unsampled = int(came.ids[came.counted][ends[-1]]) + 1
     place.accepted += len(times)
     place.largest = int(largest[-1])
     return found

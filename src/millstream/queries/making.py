@@ -169,7 +169,7 @@ class Maker:
         return self._checked(made)
 
     def _checked(self, plan: QueryPlan) -> QueryPlan:
-        """The plan without what Spark would refuse: what was made of a query may say what the query itself may not."""
+        """The plan without what Spark would refuse of it."""
         if plan.split is not None and (error := self._answers.complaint(plan, plan.split)) is not None:
             plan = replace(plan, split=None, parts=(), reasons=(*plan.reasons, error))
         if plan.whole is not None and (error := self._answers.complaint(plan, plan.whole)) is not None:

@@ -35,6 +35,8 @@ class Place:
     samples: int = 0
     accepted: int = 0
     largest: int | None = None
+    unsampled: int = 0
+    """The first row that has come since the last of SAMPLE ROWS."""
     pending: list[int] = field(default_factory=list)
     """Times of accepted rows that the watermark has not passed (SAMPLE REALTIME)."""
     answered: int | None = None

@@ -30,6 +30,7 @@ from millstream.queries.windows import HELD, enter_of, last_of
 from millstream.rewrite.panes import E, U
 from millstream.rewrite.panes import merged as merged_text
 from millstream.storage.continuous.block import AFTER_ALL
+from millstream.storage.watermark import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -129,6 +130,8 @@ class Stepper:
         step = Step(place)
         counted = place.accepted
         came = first_on_time(run.plan, place, came)
+        if run.is_split and _is_disordered(run.plan, came):
+            self._give_up_panes(run, step, look)
         instants.take_in(run.plan, place, came)
         self._note_late(place, came)
         self._hold(run, step, look, came, counted)
@@ -146,19 +149,18 @@ class Stepper:
         return len(step.deliveries)
 
     def _note_late(self, place: Place, came: Sequence[Arrived]) -> None:
-        answered = instants.mark_of(place)
+        """Remember late rows as long as an instant that they have missed waits for another stream."""
         for found in came:
-            known = [*place.late.get(found.stream, []), *found.late]
-            place.late[found.stream] = [
-                x for x in known if answered is None or x[1] >= answered or x in found.late
-            ]
+            known = place.late.get(found.stream, [])
+            missed = [x for x in known if place.passed is None or x[1] >= place.passed]
+            place.late[found.stream] = [*missed, *found.late]
 
     # Windows that move row by row
 
     def _hold(self, run: Run, step: Step, look: Look, came: Sequence[Arrived], counted: int) -> None:
         by_stream = {a.stream: a for a in came}
         for number, window in enumerate(run.plan.windows):
-            if window.kind not in HELD or (run.is_split and window.kind is WindowKind.ROWS):
+            if window.kind not in HELD or run.is_split or window.stream not in by_stream:
                 continue
             table, found = look.tables[window.stream], by_stream[window.stream]
             held = run.held.setdefault(number, Held.empty(window, table.schema.arrow))
@@ -337,12 +339,27 @@ class Stepper:
             at = int(times[low])
             step.deliveries.append((Instant(at, at), self._shaped(run, rows.slice(low, high - low))))
 
+    def _give_up_panes(self, run: Run, step: Step, look: Look, *, is_stale: bool = False) -> None:
+        """Go on with the rows themselves: which are the newest is no longer the order in which they came."""
+        step.place.is_split = run.place.is_split = False
+        run.panes.clear()
+        run.states.clear()
+        step.rewritten |= set(range(len(run.plan.parts)))
+        came = [self._feeder.arrived_before(run.place, look, s, is_stale=is_stale) for s in run.plan.streams]
+        seen = Step(run.place)
+        self._hold(run, seen, look, came, 0)
+        step.rewritten |= set(seen.new)
+
     # Anew
 
     def _make_anew(self, run: Run, look: Look) -> None:
         """Make states anew from the rows that are stored: some that they were made of have gone or changed."""
         stale, run.stale = run.stale, set()
         place, step = run.place, Step(run.place)
+        if run.is_split and any(w.kind is WindowKind.ROWS for w in run.plan.windows):
+            self._give_up_panes(run, step, look, is_stale=True)
+            self._store.commit(run, step, look, is_anew=True)
+            return
         came = [self._feeder.arrived_before(place, look, s, is_stale=s in stale) for s in run.plan.streams]
         for number, window in enumerate(run.plan.windows):
             if window.stream in stale:
@@ -385,3 +402,17 @@ def _at_each(panes: Panes, part: Part, due: Sequence[Instant]) -> pa.Table:
             rows = pa.table([pa.nulls(1, f.type) for f in rows.schema], schema=rows.schema)
         made.append(rows.add_column(0, N, pa.array(np.full(rows.num_rows, number), pa.int64())))
     return pa.concat_tables(made)
+
+
+def _is_disordered(plan: QueryPlan, came: Sequence[Arrived]) -> bool:
+    """Whether rows have come out of order, where the newest rows are taken to be those that came last."""
+    if not any(w.kind is WindowKind.ROWS for w in plan.windows):
+        return False
+    for found in came:
+        start = found.before.max_time if found.before.max_time is not None else NEVER
+        new, old = found.times[found.ids >= found.before.born], found.times[found.ids < found.before.born]
+        if len(new) and int(new[0]) < start:
+            return True
+        if any(bool(np.any(times[1:] < times[:-1])) for times in (new, old)):
+            return True
+    return False

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from millstream.catalog import queries, stats, streams, views
 from millstream.catalog.commits import time_text
 from millstream.catalog.queries import Delivered, packed
-from millstream.plan.standing import FOR_EVER, Sampling
+from millstream.plan.standing import FOR_EVER, Sampling, WindowKind
 from millstream.queries import instants
 from millstream.queries.run import STATES
 from millstream.queries.windows import HELD
@@ -139,8 +139,13 @@ class Store:
         for stream_id, seen in place.streams.items():
             needed = [seen.position]
             for number, window in enumerate(run.plan.windows):
-                if window.stream == stream_id and self._reads_rows(run, number):
+                if window.stream != stream_id:
+                    continue
+                if self._reads_rows(run, number):
                     needed.append(self._first_needed(run, place, number, seen.position))
+                elif run.is_split and window.kind is WindowKind.ROWS:
+                    # Should rows come out of order, they are needed themselves.
+                    needed.append(max(seen.low, seen.position - window.rows - run.plan.sample.step))
             seen.low = min(needed)
 
     @staticmethod

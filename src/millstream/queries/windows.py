@@ -72,10 +72,14 @@ def pane_of(window: Window, sample: Sample, enter: Numbers, times: Numbers) -> t
 
 @dataclass(frozen=True)
 class Numbering:
-    """How `SAMPLE ROWS` counts: `accepted` rows came before row `first`, and all since were accepted."""
+    """How `SAMPLE ROWS` counts: `accepted` rows came before row `first`, and all since were accepted.
+
+    Of the rows before, those from `unsampled` on are not in a sample yet.
+    """
 
     first: int
     accepted: int
+    unsampled: int = 0
 
 
 def rows_sql(
@@ -102,7 +106,10 @@ def rows_sql(
         assert numbering is not None
         counted = f"({numbering.accepted}L + s.{ROW} - {numbering.first}L)"
         before = f"coalesce(l.met, {counted})" if has_late else counted
-        enter = f"CASE WHEN s.{ROW} < {numbering.first}L THEN 0L ELSE {before} div {sample.step}L + 1L END"
+        old = (
+            f"CASE WHEN s.{ROW} < {numbering.unsampled}L THEN 0L ELSE {numbering.accepted // sample.step + 1}L END"
+        )
+        enter = f"CASE WHEN s.{ROW} < {numbering.first}L THEN {old} ELSE {before} div {sample.step}L + 1L END"
         is_counted = window.kind is WindowKind.ROWS
         leave = f"({before} + {window.rows}L) div {sample.step}L" if is_counted else f"{FOR_EVER}L"
     columns = [f"s.{quote(n)}" for n in stream.schema.names]

@@ -35,7 +35,7 @@ def check(window: Window, sample: Sample) -> None:
         raise UnliftableError(f"when a row leaves a {window.kind} window is known only when newer ones have come")
     if window.kind is WindowKind.ROWS and sample.kind is not Sampling.ROWS:
         raise UnliftableError("a window of rows moves row by row between two instants")
-    if sample.kind is Sampling.ROWS and (window.kind is WindowKind.INTERVAL or window.period):
+    if sample.kind is Sampling.ROWS and (window.length or window.period):
         raise UnliftableError("a window of time moves row by row where rows make the instants")
     if sample.kind is Sampling.COMMIT:
         raise UnliftableError("rows are answered as they are committed")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from millstream.errors import Condition, StatementError
-from millstream.plan.standing import ROW_NUMBER, TIME, Answering, window_name
+from millstream.plan.standing import ROW_NUMBER, TIME, Answering, WindowKind, window_name
 from millstream.rewrite import names, panes
 from millstream.rewrite.derive import with_marks
 from millstream.rewrite.eager import push_below_joins
@@ -179,6 +179,8 @@ def _split(
     """The query over states of panes; raises with the reason if a window's rows are needed themselves."""
     for window in windows:
         panes.check(window, sample)
+    if len({w.kind is WindowKind.ROWS for w in windows}) > 1:
+        raise UnliftableError("a window of rows stands beside another, and rows may come out of order")
     known = {window_name(i): Known(i, window_name(i), tuple(columns[i]), True, TIME) for i in range(len(windows))}
     panes.carry(query, is_window)
     push_below_joins(query, is_window, lambda sql: types(sql, ()))
