@@ -140,8 +140,13 @@ class QueryPlan:
 
     @property
     def is_early(self) -> bool:
-        """Whether it delivers what it has as soon as the watermark reaches it."""
-        return self.is_monotone and self.sample.kind in (Sampling.INTERVAL, Sampling.REALTIME)
+        """Whether it delivers what it has as soon as the watermark reaches it.
+
+        A window that moves row by row may lose a row to another one of the same time, so it waits.
+        """
+        if not self.is_monotone or any(w.kind in (WindowKind.ROWS, WindowKind.PARTITION) for w in self.windows):
+            return False
+        return self.sample.kind in (Sampling.INTERVAL, Sampling.REALTIME)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

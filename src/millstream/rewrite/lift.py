@@ -497,12 +497,20 @@ def _is_global(select: exp.Select) -> bool:
 def _grouped_by(select: exp.Select, number: exp.Expr) -> None:
     group = select.args["group"]
     if group.args.get("all"):
+        keys = [e.unalias() for e in select.expressions if not _has_aggregate(e)]
+        select.set("group", exp.Group(expressions=[number.copy(), *(k.copy() for k in keys)]))
         return
     said = group.args.get("grouping_sets")
     if said and group.expressions:
         raise UnliftableError("GROUP BY … GROUPING SETS with a list in front")
     group.set("expressions", [number.copy(), *group.expressions, *(said or [])])
     group.set("grouping_sets", None)
+
+
+def _has_aggregate(clause: exp.Expr) -> bool:
+    found: list[exp.Expr] = []
+    names.collect_aggregates(clause, found)
+    return bool(found)
 
 
 def _only_real(aggregate: exp.Expr) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ParseError, TokenError
+from sqlglot.generators.spark import SparkGenerator
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -184,6 +185,12 @@ class Millstream(Spark):
         STRING_ESCAPES: ClassVar[list[str]] = ["\\", "'", '"']
         # Statements are read here, so no word may swallow the rest of the text.
         COMMANDS: ClassVar[set[TokenType]] = set()
+
+    class Generator(SparkGenerator):
+        # sqlglot would make an approximate percentile of an exact one.
+        TRANSFORMS: ClassVar[Any] = {
+            k: v for k, v in SparkGenerator.TRANSFORMS.items() if k is not exp.WithinGroup
+        }
 
     Parser = MillstreamParser
 
