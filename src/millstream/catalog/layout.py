@@ -123,8 +123,8 @@ CREATE TABLE millstream_query_progress (view_id BIGINT PRIMARY KEY, status VARCH
 CREATE TABLE millstream_delivery (view_id BIGINT NOT NULL, sequence BIGINT NOT NULL, instant BIGINT NOT NULL,
   snapshot_id BIGINT NOT NULL, skipped BIGINT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (view_id, sequence));
 CREATE TABLE millstream_piece (piece_id INTEGER PRIMARY KEY, view_id BIGINT NOT NULL, part BIGINT NOT NULL,
-  leave BIGINT NOT NULL, data BLOB NOT NULL);
-CREATE INDEX millstream_piece_of ON millstream_piece (view_id, part);
+  tier BIGINT NOT NULL, leave BIGINT NOT NULL, data BLOB NOT NULL);
+CREATE INDEX millstream_piece_of ON millstream_piece (view_id, part, tier);
 CREATE TABLE millstream_advance (stream_id BIGINT NOT NULL, position BIGINT NOT NULL, advanced_to BIGINT NOT NULL);
 """
 """Continuous queries: plans, places, deliveries, pieces of state; where among its rows a stream was advanced."""

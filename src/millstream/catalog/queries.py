@@ -37,10 +37,10 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a part's state; none of them is needed after `leave`."""
+    """Some rows of a part's state; none is needed after `leave`. Many pieces of a tier become one of the next."""
 
-    id: int
     part: int
+    tier: int
     leave: int
     data: bytes
 
@@ -143,25 +143,30 @@ def delivered(connection: Connection, query_id: int, since: int, most: int = -1)
     return [Delivered(*row) for row in rows]
 
 
-def add_pieces(commit: Commit, query_id: int, pieces: Iterable[tuple[int, int, bytes]]) -> None:
-    """Add pieces of state: part, leave, data."""
+def add_pieces(commit: Commit, query_id: int, pieces: Iterable[Piece]) -> None:
     commit.connection.executemany(
-        "INSERT INTO millstream_piece (view_id, part, leave, data) VALUES (?, ?, ?, ?)",
-        [(query_id, *piece) for piece in pieces],
+        "INSERT INTO millstream_piece (view_id, part, tier, leave, data) VALUES (?, ?, ?, ?, ?)",
+        [(query_id, p.part, p.tier, p.leave, p.data) for p in pieces],
     )
 
 
-def remove_pieces(commit: Commit, query_id: int, part: int, below: int | None = None) -> None:
-    """Remove a part's pieces, or those alone that nobody needs from a place on."""
-    test = "" if below is None else f" AND leave < {below}"
+def remove_pieces(
+    commit: Commit, query_id: int, part: int, *, tier: int | None = None, until: int | None = None
+) -> None:
+    """Remove a part's pieces, or those alone of a tier, or those alone that are not needed after a place."""
+    tests = "" if tier is None else f" AND tier = {tier}"
+    tests += "" if until is None else f" AND leave <= {until}"
     commit.connection.execute(
-        f"DELETE FROM millstream_piece WHERE view_id = ? AND part = ?{test}", (query_id, part)
+        f"DELETE FROM millstream_piece WHERE view_id = ? AND part = ?{tests}", (query_id, part)
     )
 
 
-def pieces(connection: Connection, query_id: int) -> list[Piece]:
+def pieces(connection: Connection, query_id: int, part: int | None = None, tier: int | None = None) -> list[Piece]:
+    """The pieces of a query, or of one tier of a part, the oldest first."""
+    tests = "" if part is None else f" AND part = {part} AND tier = {tier}"
     rows = connection.execute(
-        "SELECT piece_id, part, leave, data FROM millstream_piece WHERE view_id = ? ORDER BY piece_id", (query_id,)
+        f"SELECT part, tier, leave, data FROM millstream_piece WHERE view_id = ?{tests} ORDER BY piece_id",
+        (query_id,),
     )
     return [Piece(*row) for row in rows]
 

@@ -47,7 +47,6 @@ from millstream.storage import segment, state
 from millstream.storage.reader import Reader
 from millstream.storage.scan import Scan
 from millstream.views.keeping import AUTO, SPARK_SQL
-from millstream.views.kernels import HERE_ROWS
 from millstream.views.overlay import Overlay, no_new_rows
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class Answers:
     @property
     def most_here(self) -> int:
         """Up to how many rows of a stream the driver reads itself."""
-        return 0 if self.executor() == SPARK_SQL else HERE_ROWS
+        return 0 if self.executor() == SPARK_SQL else here.HERE_ROWS
 
     def partials(
         self, parts: Sequence[Part], schemas: Sequence[pa.Schema], feed: Feed, rows: int
@@ -231,7 +230,7 @@ class Answers:
         if table is None or table.kind is not ObjectKind.TABLE:
             return None
         scan = reader.scan(table, reader.snapshot(), ())
-        if scan.rows > HERE_ROWS:
+        if scan.rows > here.HERE_ROWS:
             return None
         parts = [segment.read(self._lake.folder(table), table, f)[0] for f in scan.files]
         parts += [] if scan.inlined is None else [scan.inlined]

@@ -34,8 +34,6 @@ class Held:
 
     window: Window
     rows: pa.Table
-    pieces: int = 0
-    """How many pieces the catalogue has of it."""
 
     @classmethod
     def empty(cls, window: Window, schema: pa.Schema) -> Held:

@@ -6,21 +6,26 @@ everything else gives None, and goes to Spark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from contextlib import ExitStack
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from millstream.execute import kernel, translate
 from millstream.storage.scan import ROW
-from millstream.views.kernels import HERE_ROWS, THREADS
+from millstream.views.kernels import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from millstream.plan.incremental import Part
 
+HERE_ROWS = 32_768
+"""Baskets and windows of so many rows are not worth a job."""
 MOST_ROWS = 16 * HERE_ROWS
-"""An answer is made here of so many rows at most."""
+"""An answer is made here of so many rows of states at most."""
 
 
 def partials(
@@ -32,9 +37,8 @@ def partials(
     if len(words) < len(texts):
         return None
     try:
-        with kernel.connect({}, THREADS, rows) as connection:
-            made = [connection.execute(w).to_arrow_table() for w in words]
-            return [m.cast(s) for m, s in zip(made, schemas, strict=True)]
+        made = _run(words, {n: t for n, t in rows.items() if any(n in w for w in words)})
+        return [m.cast(s) for m, s in zip(made, schemas, strict=True)]
     except kernel.failures():
         return None
 
@@ -68,8 +72,28 @@ def answer(text: str, tables: Mapping[str, pa.Table], types: Sequence[pa.DataTyp
     if words is None:
         return None
     try:
-        with kernel.connect({}, THREADS, tables) as connection:
-            found: pa.Table = connection.execute(words).to_arrow_table()
-            return found
+        return _run([words], tables)[0]
     except kernel.failures():
         return None
+
+
+_lock = threading.Lock()
+_open = ExitStack()
+
+
+@cache
+def _connection() -> Any:
+    """One DuckDB for the process: to open it costs more than a small answer."""
+    return _open.enter_context(kernel.connect({}, THREADS))
+
+
+def _run(texts: Sequence[str], tables: Mapping[str, pa.Table]) -> list[pa.Table]:
+    with _lock:
+        connection = _connection()
+        try:
+            for name, rows in tables.items():
+                connection.register(name, rows)
+            return [connection.execute(text).to_arrow_table() for text in texts]
+        finally:
+            for name in tables:
+                connection.unregister(name)

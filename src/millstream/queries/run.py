@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,8 @@ class Run:
     """States that Spark merges, in the pieces in which they came."""
     held: dict[int, Held] = field(default_factory=dict)
     answer: pa.Table | None = None
-    pieces: dict[int, int] = field(default_factory=dict)
+    pieces: dict[int, Counter[int]] = field(default_factory=dict)
+    """How many pieces of each tier the catalogue has of a part, about."""
     stale: set[int] = field(default_factory=set)
     """Streaming tables that rows were taken from, so that states made of them are to be made anew."""
 

@@ -6,6 +6,7 @@ the query at a new place. A step that was killed has not been.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -70,7 +71,7 @@ class Stepper:
         parts: dict[int, list[pa.Table]] = {}
         for piece in pieces:
             parts.setdefault(piece.part, []).append(unpacked(piece.data))
-        run.pieces = {part: len(found) for part, found in parts.items()}
+            run.pieces.setdefault(piece.part, Counter())[piece.tier] += 1
         for number, window in enumerate(plan.windows):
             if window.kind in HELD and STATES + number in parts:
                 run.held[number] = Held(window, pa.concat_tables(parts[STATES + number]))

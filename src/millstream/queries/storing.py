@@ -6,6 +6,7 @@ too many pieces is made one.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from millstream.catalog import queries, stats, streams, views
 from millstream.catalog.commits import time_text
-from millstream.catalog.queries import Delivered, packed
+from millstream.catalog.queries import Delivered, Piece, packed, unpacked
 from millstream.plan.standing import FOR_EVER, Sampling, WindowKind
 from millstream.queries import instants
 from millstream.queries.run import STATES
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
 KEPT_DELIVERIES = 1_000
 MOST_PIECES = 32
-"""State in more pieces than this is stored as one."""
+"""More pieces than this of a tier are stored as one."""
+MOST_TIMES = 4
+"""A state up to so many times as large as the pieces that are to become one is stored anew itself."""
 
 
 class Store:
@@ -51,10 +54,7 @@ class Store:
         if not is_anew:
             self._note_rows(run, place)
             self._trim(run, place)
-            self._low(run, place)
-        for number in {*step.new, *run.pieces}:
-            if run.pieces.get(number, 0) + len(step.new.get(number, ())) > MOST_PIECES:
-                step.rewritten.add(number)
+            self._low(run, place, look)
         made = self._delivered(step, look)
         place.sequence += len(made)
         answer = None if step.answer is None else packed(step.answer)
@@ -69,7 +69,7 @@ class Store:
             at = time_text(commit.now) if made else None
             queries.moved_on(commit, run.query.id, place.to_json(), answer, at)
             queries.deliver(commit, run.query.id, made, KEPT_DELIVERIES)
-            self._store_pieces(commit, run, step)
+            self._store_pieces(commit, run, step, _passed(run.plan, place))
             for stream_id, seen in place.streams.items():
                 streams.set_consumer(commit, stream_id, queries.consumer(run.query.id), seen.low)
             if target is not None and step.deliveries and not run.plan.into:
@@ -100,19 +100,54 @@ class Store:
             for i, (at, rows) in enumerate(step.deliveries)
         ]
 
-    def _store_pieces(self, commit: Commit, run: Run, step: Step) -> None:
+    def _store_pieces(self, commit: Commit, run: Run, step: Step, passed: int) -> None:
         for number in step.rewritten:
-            queries.remove_pieces(commit, run.query.id, number)
-            rows = self._whole(run, number)
-            if rows is not None and rows.num_rows:
-                queries.add_pieces(commit, run.query.id, [(number, FOR_EVER, packed(rows))])
-                run.pieces[number] = 1
-            else:
-                run.pieces.pop(number, None)
+            self._rewrite(commit, run, number)
         for number, parts in step.new.items():
-            if number not in step.rewritten:
-                queries.add_pieces(commit, run.query.id, [(number, FOR_EVER, packed(p)) for p in parts])
-                run.pieces[number] = run.pieces.get(number, 0) + len(parts)
+            if number in step.rewritten:
+                continue
+            made = [Piece(number, 0, _leave(p), packed(p)) for p in parts]
+            queries.add_pieces(commit, run.query.id, made)
+            tiers = run.pieces.setdefault(number, Counter())
+            tiers[0] += len(made)
+            if tiers[0] > MOST_PIECES:
+                self._tidy(commit, run, number, passed)
+
+    def _rewrite(self, commit: Commit, run: Run, number: int) -> None:
+        """Store a state anew, as one piece."""
+        queries.remove_pieces(commit, run.query.id, number)
+        rows = self._whole(run, number)
+        run.pieces[number] = Counter()
+        if rows is not None and rows.num_rows:
+            queries.add_pieces(commit, run.query.id, [Piece(number, 0, _leave(rows), packed(rows))])
+            run.pieces[number][0] = 1
+
+    def _tidy(self, commit: Commit, run: Run, number: int, passed: int) -> None:
+        """Make few pieces of many: all of a tier one of the next; or of a small state one."""
+        queries.remove_pieces(commit, run.query.id, number, until=passed)
+        tiers = run.pieces[number]
+        for tier in range(64):
+            if tiers[tier] <= MOST_PIECES:
+                return
+            found = queries.pieces(commit.connection, run.query.id, number, tier)
+            rows = sum(len(p.data) for p in found)
+            if number >= STATES or self._size(run, number) <= MOST_TIMES * rows:
+                self._rewrite(commit, run, number)
+                return
+            merged = pa.concat_tables([unpacked(p.data) for p in found])
+            merged = merged.filter(pc.greater(merged.column(U), passed))
+            queries.remove_pieces(commit, run.query.id, number, tier=tier)
+            tiers[tier] = 0
+            if merged.num_rows:
+                queries.add_pieces(commit, run.query.id, [Piece(number, tier + 1, _leave(merged), packed(merged))])
+                tiers[tier + 1] += 1
+
+    @staticmethod
+    def _size(run: Run, number: int) -> int:
+        """How many bytes a state has in memory, about; what is stored of it is compressed."""
+        pieces = run.states.get(number, [])
+        rows = run.panes[number].rows if number in run.panes else sum(t.num_rows for t in pieces)
+        return rows * 8
 
     @staticmethod
     def _whole(run: Run, number: int) -> pa.Table | None:
@@ -134,7 +169,7 @@ class Store:
         for number, pieces in run.states.items():
             run.states[number] = [t for t in pieces if pc.max(t.column(U)).as_py() > x]
 
-    def _low(self, run: Run, place: Place) -> None:
+    def _low(self, run: Run, place: Place, look: Look) -> None:
         """Move on what rows of streams are still needed."""
         for stream_id, seen in place.streams.items():
             needed = [seen.position]
@@ -143,7 +178,7 @@ class Store:
                     continue
                 if self._reads_rows(run, number):
                     needed.append(self._first_needed(run, place, number, seen.position))
-                elif run.is_split and window.kind is WindowKind.ROWS:
+                elif run.is_split and window.kind is WindowKind.ROWS and not _is_arrival(look, stream_id):
                     # Should rows come out of order, they are needed themselves.
                     needed.append(max(seen.low, seen.position - window.rows - run.plan.sample.step))
             seen.low = min(needed)
@@ -173,6 +208,16 @@ class Store:
                 entries = place.ledger.setdefault(number, [])
                 entries.append((old.position, seen.position - 1, leave))
                 _shorten(entries)
+
+
+def _is_arrival(look: Look, stream_id: int) -> bool:
+    time = look.tables[stream_id].time
+    return time is not None and time.is_arrival
+
+
+def _leave(rows: pa.Table) -> int:
+    """After which place none of some rows of a state is needed."""
+    return int(pc.max(rows.column(U)).as_py()) if U in rows.column_names else FOR_EVER
 
 
 def _passed(plan: QueryPlan, place: Place) -> int:
