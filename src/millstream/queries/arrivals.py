@@ -64,6 +64,8 @@ class Arrived:
 def arrived(lake: Lake, stream: TableInfo, scan: Scan, upto: int, before: Seen) -> Arrived:
     """What a scan of new rows holds; `upto` is the position behind them."""
     ids, times = _read(lake, stream, scan)
+    within = ids < upto
+    ids, times = ids[within], times[within]
     assert stream.time is not None
     if stream.time.is_arrival:
         now = instant(lake.clock.now())

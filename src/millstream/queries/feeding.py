@@ -54,9 +54,7 @@ class Feeder:
         """The rows of a stream that are new to a query."""
         table, seen = look.tables[stream_id], place.streams[stream_id]
         scan = state.new_rows(self._lake, table, look.snapshot, seen.position, self._last_ids)
-        found = arrived(self._lake, table, scan, look.upto[stream_id], seen)
-        last = int(found.ids[-1]) + 1 if len(found.ids) else seen.position
-        return replace(found, seen=replace(found.seen, position=max(last, look.upto[stream_id])))
+        return arrived(self._lake, table, scan, look.upto[stream_id], seen)
 
     def arrived_before(self, place: Place, look: Look, stream_id: int, *, is_stale: bool) -> Arrived:
         """The rows that a query has seen, as they are stored now."""

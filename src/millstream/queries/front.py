@@ -57,7 +57,6 @@ class ContinuousQueries:
         self._lock = threading.RLock()
         self.board = Board()
         self.incremental = AUTO
-        self.chunks: int | None = None
         self._is_closed = False
         lake.on_removal(self.settle)
         lake.on_commit(self._committed)
@@ -227,6 +226,14 @@ class ContinuousQueries:
         self.board.tell()
 
     # Steps
+
+    @property
+    def chunks(self) -> int | None:
+        return self._stepper.chunks
+
+    @chunks.setter
+    def chunks(self, number: int | None) -> None:
+        self._stepper.chunks = number
 
     def reads(self, table: TableInfo) -> bool:
         """Whether a query reads a stream or streaming table."""

@@ -10,6 +10,7 @@ from millstream.plan.standing import QueryPlan
 from millstream.queries.held import Held
 from millstream.queries.panes import Panes
 from millstream.queries.place import Place
+from millstream.queries.tuning import Chunks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +40,11 @@ class Run:
     answer: pa.Table | None = None
     pieces: dict[int, Counter[int]] = field(default_factory=dict)
     """How many pieces of each tier the catalogue has of a part, about."""
+    chunks: Chunks = field(default_factory=Chunks)
+    rows_waited: int = 0
+    """How many rows have come since the last answer."""
+    rows_an_answer: int = 0
+    """How many came before it, since the one before."""
     stale: set[int] = field(default_factory=set)
     """Streaming tables that rows were taken from, so that states made of them are to be made anew."""
 

@@ -6,6 +6,7 @@ the query at a new place. A step that was killed has not been.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -30,11 +31,12 @@ from millstream.queries.storing import Store
 from millstream.queries.windows import HELD, enter_of, last_of
 from millstream.rewrite.panes import E, U
 from millstream.rewrite.panes import merged as merged_text
+from millstream.storage import period
 from millstream.storage.continuous.block import AFTER_ALL
 from millstream.storage.watermark import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from millstream.catalog.records import TableInfo
     from millstream.plan.incremental import Part
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from millstream.queries.arrivals import Arrived
     from millstream.storage.lake import Lake
 
+MOST_ROWS = 4_194_304
+"""A step takes in so many rows of a stream at most, however many wait."""
 MOST_INSTANTS = 1_000
 """So many instants are answered at once."""
 
@@ -50,9 +54,12 @@ MOST_INSTANTS = 1_000
 class Stepper:
     """Steps queries; not for several threads on one query at once."""
 
-    def __init__(self, lake: Lake, answers: Answers) -> None:
+    def __init__(self, lake: Lake, answers: Answers, timer: Callable[[], float] = time.perf_counter) -> None:
         self._lake = lake
         self._answers = answers
+        self._timer = timer
+        self.chunks: int | None = None
+        """In how many chunks a slide is pre-processed; None to find out."""
         self._feeder = Feeder(lake)
         self._store = Store(lake)
 
@@ -97,31 +104,63 @@ class Stepper:
         if not all(s in known for s in run.plan.streams):
             return None
         upto = {s: catalog.table_stats(known[s]).next_row_id for s in run.plan.streams}
+        upto = {s: min(n, run.place.streams[s].position + MOST_ROWS) for s, n in upto.items()}
         snapshot = catalog.current
         tables = {t.id: t for t in catalog.tables(snapshot).values() if t.id in upto}
         return Look(snapshot, tables, upto) if len(tables) == len(upto) else None
 
     def has_work(self, run: Run, look: Look) -> bool:
+        """Whether there is something to do: rows enough to be worth it, time that has moved on, an instant due."""
         moment = self._lake.catalog.now
+        waiting = 0
         for stream_id, seen in run.place.streams.items():
-            table = look.tables[stream_id]
-            if look.upto[stream_id] > seen.position or run.stale:
-                return True
-            now = moment.streams.get(stream_id)
+            table, now = look.tables[stream_id], moment.streams.get(stream_id)
+            waiting += look.upto[stream_id] - seen.position
             if table.time is not None and table.time.is_arrival:
                 if run.place.next is not None or run.place.pending or run.held:
                     return True
             elif now is not None and now.advanced_to != seen.advanced_to:
                 return True
-        return False
+        if run.stale:
+            return True
+        return waiting > 0 and (waiting >= self._chunk(run) or self._may_be_due(run, look, waiting))
+
+    def _chunk(self, run: Run) -> int:
+        """How many rows are worth to be pre-processed."""
+        if not run.is_split or not run.rows_an_answer:
+            return 1
+        m = self.chunks or run.chunks.m
+        return max(1, min(MOST_ROWS, run.rows_an_answer // m))
+
+    def _may_be_due(self, run: Run, look: Look, waiting: int) -> bool:
+        place, sample = run.place, run.plan.sample
+        if sample.kind is Sampling.ROWS:
+            return (place.accepted + waiting) // sample.step > place.accepted // sample.step
+        if place.next is None or sample.kind not in (Sampling.INTERVAL, Sampling.ENDS):
+            return True
+        states = self._lake.catalog.now.streams
+        for stream_id in run.plan.streams:
+            table, state = look.tables[stream_id], states.get(stream_id)
+            mark = None if state is None else period.stream_time(table, state, self._lake.clock.now())
+            if mark is None or mark < place.next:
+                return False
+        return True
 
     def step(self, run: Run) -> int | None:
         """Take in what has come and answer what is due; the number of deliveries, None if nothing was to do."""
         look = self.look(run)
         if look is None or not self.has_work(run, look):
             return None
+        waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
         with self._lake.catalog.pinned(look.snapshot.id):
-            return self._step(run, look)
+            started = self._timer()
+            made = self._step(run, look)
+        run.rows_waited += waiting
+        if made and run.plan.sample.kind is not Sampling.COMMIT:
+            run.rows_an_answer, run.rows_waited = run.rows_waited // made, 0
+            if self.chunks is None and made == 1 and run.is_split:
+                run.chunks.observe(self._timer() - started)
+        return made
 
     def _step(self, run: Run, look: Look) -> int:
         if run.stale:

@@ -1,0 +1,380 @@
+"""Sliding windows by plan rewriting, against re-evaluation on Spark: the queries and parameters of DataCell.
+
+sliding      Q1, 10.24M to 102.4M rows a window, 20K a slide: response for each slide (figures 4 and 6)
+selectivity  Q1, 10.24M rows, 20K a slide, 10 to 90 % of the rows selected (figure 5a)
+panes        Q1, 10.24M rows, 2 to 4,096 slides a window (figure 7)
+backlog      Q1, one slide, and 100 slides that have waited
+join         Q2, two streams, 102,400 and 1,024,000 rows a window, 64 slides a window (figure 5b)
+landmark     Q3, 2.5M rows a slide, 40 answers (figure 6b)
+chunks       Q1, the newest slide pre-processed in 1 to 64 chunks (figure 8)
+streaming    a hopping window over time, against Structured Streaming's own `window(…)`
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from _svg import Plot, Series
+from harness import Measure, Run, at_least, at_most, main, seconds
+from pyspark.sql import SparkSession
+
+import millstream
+from millstream.database import Database
+
+GROUPS = 10_000
+WINDOW, SLIDE = 10_240_000, 20_000
+FILL = 1_000_000
+SLIDES, REPEATS, WARM = 20, 5, 3
+INCREMENTAL, AGAIN = "incremental", "re-evaluated"
+
+
+class Rows:
+    """The stream of the paper: two numbers a row, the first one of `groups` values."""
+
+    def __init__(self, groups: int = GROUPS, seed: int = 1) -> None:
+        self._random = np.random.default_rng(seed)
+        self._groups = groups
+
+    def next(self, count: int) -> pa.Table:
+        x1 = self._random.integers(0, self._groups, count, dtype=np.int32)
+        x2 = self._random.integers(0, 1_000, count, dtype=np.int32)
+        return pa.table({"x1": x1, "x2": x2})
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[Database]:
+    """A database of its own, which answers when it is told to."""
+    shutil.rmtree(folder, ignore_errors=True)
+    db = millstream.connect(folder, background=False)
+    try:
+        yield db
+    finally:
+        db.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def filled(db: Database, stream: str, rows: Rows, count: int) -> None:
+    """Let a window fill."""
+    left = count
+    while left:
+        some = min(left, FILL)
+        db.insert(stream, rows.next(some))
+        db.drain()
+        left -= some
+
+
+def slides(db: Database, insert: Callable[[], object], count: int) -> list[float]:
+    """How long each of so many answers takes, from when its rows are there."""
+    taken = []
+    for _ in range(count):
+        insert()
+        taken.append(seconds(db.drain))
+    return taken
+
+
+def again(spark: SparkSession, text: str, tables: dict[str, Path]) -> list[float]:
+    """How long Spark takes for the whole window, which lies in files."""
+    for name, folder in tables.items():
+        spark.read.parquet(str(folder)).createOrReplaceTempView(name)
+    taken = [seconds(lambda: spark.sql(text).toArrow()) for _ in range(WARM + REPEATS)]
+    return taken[WARM:]
+
+
+def stored(folder: Path, rows: Rows, count: int) -> Path:
+    """A window's rows as files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for number, start in enumerate(range(0, count, FILL)):
+        pq.write_table(rows.next(min(FILL, count - start)), folder / f"{number:05}.parquet")
+    return folder
+
+
+def q1(window: int, slide: int, selected: float = 0.2) -> tuple[str, str]:
+    """Q1 as a continuous query's body, and as Spark asks it of the window's rows."""
+    bound = round(GROUPS * (1 - selected)) - 1
+    text = f"SELECT x1, sum(x2) AS total FROM s{{}} WHERE x1 > {bound} GROUP BY x1"
+    return text.format(f" [ROWS {window}]") + f" SAMPLE ROWS {slide}", text.format("")
+
+
+def _q1(run: Run, window: int, slide: int, selected: float = 0.2, count: int = SLIDES) -> list[float]:
+    with database(run.folder / "db") as db:
+        rows = Rows()
+        db.sql("CREATE STREAM s (x1 INT, x2 INT)")
+        db.sql(f"CREATE CONTINUOUS QUERY q AS {q1(window, slide, selected)[0]}")
+        filled(db, "s", rows, window)
+        slides(db, lambda: db.insert("s", rows.next(slide)), WARM)
+        return slides(db, lambda: db.insert("s", rows.next(slide)), count)
+
+
+def _spark(run: Run) -> SparkSession:
+    with database(run.folder / "spark") as db:
+        return db.spark
+
+
+def _median(taken: Sequence[float]) -> float:
+    return statistics.median(taken) * 1_000
+
+
+def sliding(run: Run) -> Sequence[Measure]:
+    """Q1: response for each slide, as the window grows."""
+    slide = run.scaled(SLIDE)
+    found: dict[int, tuple[list[float], list[float]]] = {}
+    for window in (run.scaled(WINDOW), run.scaled(3 * WINDOW), run.scaled(10 * WINDOW)):
+        fast = _q1(run, window, slide)
+        folder = stored(run.folder / "rows", Rows(), window)
+        slow = again(_spark(run), q1(window, slide)[1], {"s": folder})
+        shutil.rmtree(folder)
+        found[window] = (fast, slow)
+    smallest, largest = min(found), max(found)
+    measures = [
+        Measure(
+            f"Q1, {window:,} rows: re-evaluated over incremental",
+            _median(slow) / _median(fast),
+            "×",
+            {smallest: at_least(5), largest: at_least(40)}.get(window),
+            {INCREMENTAL: fast, AGAIN: slow},
+        )
+        for window, (fast, slow) in found.items()
+    ]
+    flat = _median(found[largest][0]) / _median(found[smallest][0])
+    measures.append(Measure(f"Q1, response at {largest:,} over {smallest:,} rows", flat, "×", at_most(1.5)))
+    _plot(run, "sliding", "rows a window (millions)", {
+        INCREMENTAL: [(w / 1e6, _median(f)) for w, (f, _) in found.items()],
+        AGAIN: [(w / 1e6, _median(s)) for w, (_, s) in found.items()],
+    })  # fmt: skip
+    return measures
+
+
+def selectivity(run: Run) -> Sequence[Measure]:
+    """Q1: response as more rows are selected."""
+    window, slide = run.scaled(WINDOW), run.scaled(SLIDE)
+    folder = stored(run.folder / "rows", Rows(), window)
+    measures, lines = [], {INCREMENTAL: [], AGAIN: []}  # type: ignore[var-annotated]
+    for percent in (10, 30, 50, 70, 90):
+        fast = _q1(run, window, slide, percent / 100)
+        slow = again(_spark(run), q1(window, slide, percent / 100)[1], {"s": folder})
+        samples = {INCREMENTAL: fast, AGAIN: slow}
+        measures.append(Measure(f"Q1, {percent} % selected", _median(slow) / _median(fast), "×", None, samples))
+        lines[INCREMENTAL].append((percent, _median(fast)))
+        lines[AGAIN].append((percent, _median(slow)))
+    _plot(run, "selectivity", "selected (%)", lines)
+    return measures
+
+
+def panes(run: Run) -> Sequence[Measure]:
+    """Q1: response as a window of one size is cut into more slides."""
+    window = run.scaled(WINDOW)
+    taken = {}
+    for count in (2, 8, 64, 512, 4_096):
+        taken[count] = _q1(run, window, max(1, window // count), count=5 if count < 64 else SLIDES)
+    flat = max(_median(taken[512]), _median(taken[4_096])) / _median(taken[64])
+    _plot(run, "panes", "slides a window (powers of 2)", {
+        INCREMENTAL: [(float(np.log2(n)), _median(t)) for n, t in taken.items()]
+    })  # fmt: skip
+    samples = {str(n): t for n, t in taken.items()}
+    return [Measure("Q1, response at 512 and 4,096 slides over 64", flat, "×", at_most(1.5), samples)]
+
+
+def backlog(run: Run) -> Sequence[Measure]:
+    """Q1: one slide, and many at once."""
+    window, slide = run.scaled(WINDOW), run.scaled(SLIDE)
+    with database(run.folder / "db") as db:
+        rows = Rows()
+        db.sql("CREATE STREAM s (x1 INT, x2 INT)")
+        db.sql(f"CREATE CONTINUOUS QUERY q AS {q1(window, slide)[0]}")
+        filled(db, "s", rows, window)
+        one = slides(db, lambda: db.insert("s", rows.next(slide)), SLIDES)
+        many = []
+        for _ in range(WARM):
+            for _ in range(100):
+                db.insert("s", rows.next(slide))
+            many.append(seconds(db.drain))
+    samples = {"1 slide": one, "100 slides": many}
+    return [Measure("Q1, 100 slides over one", _median(many) / _median(one), "×", at_most(8), samples)]
+
+
+Q2 = "SELECT max(s1.x1) AS m, avg(s2.x1) AS a FROM a{} s1, b{} s2 WHERE s1.x2 = s2.x2"
+
+
+def join(run: Run) -> Sequence[Measure]:
+    """Q2: two streams joined."""
+    measures = []
+    for size, target in ((102_400, at_least(1)), (1_024_000, at_least(3))):
+        window = run.scaled(size)
+        slide = max(1, window // 64)
+        fast = _q2(run, window, slide)
+        folders = {n: stored(run.folder / n, Rows(seed=i), window) for i, n in enumerate("ab")}
+        slow = again(_spark(run), Q2.format("", ""), folders)
+        name = f"Q2, {window:,} rows: re-evaluated over incremental"
+        samples = {INCREMENTAL: fast, AGAIN: slow}
+        measures.append(Measure(name, _median(slow) / _median(fast), "×", target, samples))
+    return measures
+
+
+def _q2(run: Run, window: int, slide: int) -> list[float]:
+    """Windows of time hold so many rows as one comes in each unit of time."""
+    with database(run.folder / "db") as db:
+        rows = {n: Rows(seed=i) for i, n in enumerate("ab")}
+        for name in rows:
+            db.sql(f"CREATE STREAM {name} (x1 INT, x2 INT, t BIGINT) TIMESTAMP BY t")
+        body = Q2.format(f" [INTERVAL {window - 1}]", f" [INTERVAL {window - 1}]")
+        db.sql(f"CREATE CONTINUOUS QUERY q AS {body} SAMPLE INTERVAL {slide}")
+        at = 0
+
+        def insert(count: int) -> None:
+            nonlocal at
+            for name, source in rows.items():
+                times = pa.array(np.arange(at, at + count))
+                db.insert(name, source.next(count).append_column("t", times))
+            at += count
+
+        insert(window)
+        db.drain()
+        slides(db, lambda: insert(slide), WARM)
+        return slides(db, lambda: insert(slide), SLIDES)
+
+
+def landmark(run: Run) -> Sequence[Measure]:
+    """Q3: a window that only grows."""
+    slide = run.scaled(2_500_000)
+    with database(run.folder / "db") as db:
+        rows = Rows()
+        db.sql("CREATE STREAM s (x1 INT, x2 INT)")
+        bound = round(GROUPS * 0.8)
+        db.sql(
+            "CREATE CONTINUOUS QUERY q AS SELECT max(x1) AS m, sum(x2) AS total FROM s [LANDMARK]"
+            f" WHERE x1 > {bound} SAMPLE ROWS {slide}"
+        )
+        taken = slides(db, lambda: db.insert("s", rows.next(slide)), 40)
+    _plot(run, "landmark", "answer", {INCREMENTAL: [(i + 1, t * 1_000) for i, t in enumerate(taken)]})
+    late, early = statistics.median(taken[-3:]), statistics.median(taken[1:4])
+    notes = {"second_ms": taken[1] * 1_000, "fortieth_ms": taken[-1] * 1_000}
+    return [Measure("Q3, 40th answer over the 2nd", late / early, "×", at_most(1.3), {"answers": taken}, notes)]
+
+
+def chunks(run: Run) -> Sequence[Measure]:
+    """Q1: what is left to do when a slide is complete, if it was pre-processed in chunks."""
+    window, slide = run.scaled(WINDOW // 4), run.scaled(100 * SLIDE // 4)
+    taken: dict[int, list[float]] = {}
+    with database(run.folder / "db") as db:
+        rows = Rows()
+        db.sql("CREATE STREAM s (x1 INT, x2 INT)")
+        db.sql(f"CREATE CONTINUOUS QUERY q AS {q1(window, slide)[0]}")
+        filled(db, "s", rows, window)
+        for count in (1, 4, 16, 64):
+            taken[count] = [_in_chunks(db, rows, slide, count) for _ in range(REPEATS)]
+    _plot(run, "chunks", "chunks (powers of 2)", {
+        "response": [(float(np.log2(n)), _median(t)) for n, t in taken.items()]
+    })  # fmt: skip
+    samples = {str(n): t for n, t in taken.items()}
+    best = min(_median(t) for t in taken.values())
+    return [
+        Measure("Q1, response in one chunk over the best number", _median(taken[1]) / best, "×", None, samples)
+    ]
+
+
+def _in_chunks(db: Database, rows: Rows, slide: int, count: int) -> float:
+    """How long the answer takes from when the last chunk is there."""
+    sizes = [slide // count] * (count - 1)
+    for size in sizes:
+        db.insert("s", rows.next(size))
+        db.drain()
+    db.insert("s", rows.next(slide - sum(sizes)))
+    return seconds(db.drain)
+
+
+EVENTS, PER_SECOND, BATCH = 5_000_000, 1_000, 100_000
+
+
+def streaming(run: Run) -> Sequence[Measure]:
+    """A window of ten minutes every minute, by key: rows a second, against Structured Streaming."""
+    count, folder = run.scaled(EVENTS), run.folder / "events"
+    files = _events(folder, count)
+    ours = _ours(run, files)
+    theirs = _theirs(run, folder, len(files))
+    speed = {"Millstream": count / ours, "Structured Streaming": count / theirs}
+    samples = {"Millstream": [ours], "Structured Streaming": [theirs]}
+    return [Measure("hopping window, rows a second over theirs", theirs / ours, "×", at_least(5), samples, speed)]
+
+
+def _events(folder: Path, count: int) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    random, made = np.random.default_rng(5), []
+    for start in range(0, count, BATCH):
+        size = min(BATCH, count - start)
+        micros = 1_704_067_200_000_000 + (np.arange(start, start + size) * 1_000_000) // PER_SECOND
+        columns = {
+            "k": random.integers(0, 1_000, size, dtype=np.int32),
+            "v": random.integers(0, 1_000, size, dtype=np.int32),
+            "ts": pa.array(micros, pa.timestamp("us", tz="UTC")),
+        }
+        made.append(folder / f"{start:010}.parquet")
+        pq.write_table(pa.table(columns), made[-1])
+    return made
+
+
+def _ours(run: Run, files: Sequence[Path]) -> float:
+    with database(run.folder / "db") as db:
+        db.sql("CREATE STREAM s (k INT, v INT, ts TIMESTAMP) TIMESTAMP BY ts")
+        db.sql(
+            "CREATE CONTINUOUS QUERY q AS SELECT k, sum(v) AS total, count(*) AS n"
+            " FROM HOP(s, ts, INTERVAL '1' MINUTE, INTERVAL '10' MINUTE) GROUP BY k"
+        )
+        _ = db.spark
+        started = time.perf_counter()
+        for file in files:
+            db.insert("s", pq.read_table(file))
+            db.drain()
+        return time.perf_counter() - started
+
+
+def _theirs(run: Run, folder: Path, batches: int) -> float:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    spark = _spark(run)
+    source = spark.readStream.schema("k INT, v INT, ts TIMESTAMP").option("maxFilesPerTrigger", 1)
+    windowed = (
+        source.parquet(str(folder))
+        .withWatermark("ts", "0 seconds")
+        .groupBy(F.window("ts", "10 minutes", "1 minute"), "k")
+        .agg(F.sum("v").alias("total"), F.count("*").alias("n"))
+    )
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    started = time.perf_counter()
+    sink = windowed.writeStream.outputMode("append").format("memory").queryName("theirs")
+    query = sink.option("checkpointLocation", str(run.folder / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    taken = time.perf_counter() - started
+    if len(query.recentProgress) < min(batches, 100):
+        raise AssertionError(f"{len(query.recentProgress)} batches of {batches} were processed")
+    return taken
+
+
+def _plot(run: Run, name: str, across: str, lines: dict[str, list[tuple[float, float]]]) -> None:
+    if run.plots is not None:
+        series = [Series(label, points) for label, points in lines.items()]
+        Plot(f"windows: {name}", across, "response (ms)", series).save(run.plots / f"windows-{name}.svg")
+
+
+PARTS = {
+    "sliding": sliding,
+    "selectivity": selectivity,
+    "panes": panes,
+    "backlog": backlog,
+    "join": join,
+    "landmark": landmark,
+    "chunks": chunks,
+    "streaming": streaming,
+}
+
+if __name__ == "__main__":
+    sys.exit(main("windows", PARTS, __doc__ or ""))
