@@ -14,6 +14,8 @@ from millstream.catalog.commits import time_text
 from millstream.catalog.records import Snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from millstream.catalog.store import Connection
 
 SELECT = (
@@ -138,3 +140,15 @@ def every_file(connection: Connection) -> set[str]:
         " JOIN ducklake_schema s ON s.schema_id = t.schema_id"
     )
     return {path for (path,) in rows} | set(scheduled_files(connection))
+
+
+def removed_from(connection: Connection, table_ids: Iterable[int], since: int) -> set[int]:
+    """The tables that rows may have been taken from after a snapshot; all, if what happened is forgotten."""
+    wanted = set(table_ids)
+    if not wanted or since < oldest_id(connection):
+        return wanted
+    rows = connection.execute(
+        "SELECT changes_made FROM ducklake_snapshot_changes WHERE snapshot_id > ?", (since,)
+    ).fetchall()
+    changes = {change for (made,) in rows for change in made.split(",")}
+    return {i for i in wanted if f"deleted_from_table:{i}" in changes or f"inlined_delete:{i}" in changes}

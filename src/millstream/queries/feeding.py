@@ -192,10 +192,15 @@ class Feeder:
         return pa.table({"id": pa.array(found.ids, pa.int64()), "met": pa.array(before, pa.int64())})
 
 
-def enter(plan: QueryPlan, found: Arrived, counted: int) -> NDArray[np.int64]:
-    """From which place on the axis of instants rows are in a window; `counted` rows came before."""
+def enter(plan: QueryPlan, found: Arrived, counted: int, place: Place | None = None) -> NDArray[np.int64]:
+    """From which place on the axis of instants rows are in a window; `counted` rows came before.
+
+    With a place they are rows that have been seen up to there.
+    """
     if plan.sample.is_by_time:
         return enter_of(plan.sample, found)
+    if place is not None:
+        return np.where(found.ids < place.unsampled, 0, place.accepted // plan.sample.step + 1)
     before = np.cumsum(found.counted) - found.counted + counted
     return np.asarray(before // plan.sample.step + 1, np.int64)
 

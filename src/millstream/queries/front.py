@@ -145,7 +145,8 @@ class ContinuousQueries:
 
     def _enter(self, commit: Commit, query: TableInfo, made: Made) -> TableInfo:
         """Give a new query its place: behind the rows that there are."""
-        place = Place(is_split=made.plan.split is not None and self.incremental != OFF)
+        is_split = made.plan.split is not None and self.incremental != OFF
+        place = Place(is_split=is_split, snapshot=commit.base.id)
         known = {t.id: t for t in self._lake.catalog.tables(commit.base).values()}
         marks = []
         for stream in made.streams:

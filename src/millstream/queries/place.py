@@ -50,6 +50,8 @@ class Place:
     ledger: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By window: stretches of rows still needed: first row, last row, and after which time none of them is."""
     sequence: int = 0
+    snapshot: int = 0
+    """The version of the database that its state was made of."""
     is_split: bool = False
     """Whether the query is answered from states of panes."""
 

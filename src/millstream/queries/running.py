@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from millstream.catalog import queries
+from millstream.catalog import queries, snapshots
 from millstream.catalog.queries import unpacked
 from millstream.plan.incremental import merged_name, state_name
 from millstream.plan.standing import N, QueryPlan, Sampling, WindowKind
@@ -72,8 +72,10 @@ class Stepper:
         with self._lake.catalog.read() as connection:
             stored = queries.standing(connection, query.id)
             pieces = queries.pieces(connection, query.id)
-        assert stored is not None
-        run = Run(query, plan, Place.from_json(stored.place))
+            assert stored is not None
+            run = Run(query, plan, Place.from_json(stored.place))
+            kept = {w.stream for w in plan.windows if w.is_kept}
+            run.stale = snapshots.removed_from(connection, kept, run.place.snapshot)
         run.answer = None if stored.answer is None else unpacked(stored.answer)
         parts: dict[int, list[pa.Table]] = {}
         for piece in pieces:
@@ -197,7 +199,15 @@ class Stepper:
 
     # Windows that move row by row
 
-    def _hold(self, run: Run, step: Step, look: Look, came: Sequence[Arrived], counted: int) -> None:
+    def _hold(
+        self,
+        run: Run,
+        step: Step,
+        look: Look,
+        came: Sequence[Arrived],
+        counted: int,
+        seen: Place | None = None,
+    ) -> None:
         by_stream = {a.stream: a for a in came}
         for number, window in enumerate(run.plan.windows):
             if window.kind not in HELD or run.is_split or window.stream not in by_stream:
@@ -207,7 +217,7 @@ class Stepper:
             if not len(found.ids):
                 continue
             rows = self._feeder.rows(table, look, found)
-            marked = held.marked(rows, found.ids, found.times, enter(run.plan, found, counted))
+            marked = held.marked(rows, found.ids, found.times, enter(run.plan, found, counted, seen))
             held.add(marked)
             if window.kind is WindowKind.SESSION:
                 held.drop_missed(found.late)
@@ -387,7 +397,7 @@ class Stepper:
         step.rewritten |= set(range(len(run.plan.parts)))
         came = [self._feeder.arrived_before(run.place, look, s, is_stale=is_stale) for s in run.plan.streams]
         seen = Step(run.place)
-        self._hold(run, seen, look, came, 0)
+        self._hold(run, seen, look, came, 0, run.place)
         step.rewritten |= set(seen.new)
 
     # Anew
@@ -405,7 +415,7 @@ class Stepper:
             if window.stream in stale:
                 run.held.pop(number, None)
                 step.rewritten.add(STATES + number)
-        self._hold(run, step, look, [a for a in came if a.stream in stale], 0)
+        self._hold(run, step, look, [a for a in came if a.stream in stale], 0, place)
         if run.is_split:
             windows = run.plan.windows
             touched = {

@@ -55,6 +55,7 @@ class Store:
             self._note_rows(run, place)
             self._trim(run, place)
             self._low(run, place, look)
+        place.snapshot = look.snapshot.id
         made = self._delivered(step, look)
         place.sequence += len(made)
         answer = None if step.answer is None else packed(step.answer)
