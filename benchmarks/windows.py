@@ -38,15 +38,16 @@ INCREMENTAL, AGAIN = "incremental", "re-evaluated"
 
 
 class Rows:
-    """The stream of the paper: two numbers a row, the first one of `groups` values."""
+    """The stream of the paper: two numbers a row, the first one of `groups` values, the second one of `others`."""
 
-    def __init__(self, groups: int = GROUPS, seed: int = 1) -> None:
+    def __init__(self, groups: int = GROUPS, seed: int = 1, others: int = 1_000) -> None:
         self._random = np.random.default_rng(seed)
         self._groups = groups
+        self._others = others
 
     def next(self, count: int) -> pa.Table:
         x1 = self._random.integers(0, self._groups, count, dtype=np.int32)
-        x2 = self._random.integers(0, 1_000, count, dtype=np.int32)
+        x2 = self._random.integers(0, self._others, count, dtype=np.int32)
         return pa.table({"x1": x1, "x2": x2})
 
 
@@ -212,7 +213,7 @@ def join(run: Run) -> Sequence[Measure]:
         window = run.scaled(size)
         slide = max(1, window // 64)
         fast = _q2(run, window, slide)
-        folders = {n: stored(run.folder / n, Rows(seed=i), window) for i, n in enumerate("ab")}
+        folders = {n: stored(run.folder / n, _joined(i, window), window) for i, n in enumerate("ab")}
         slow = again(_spark(run), Q2.format("", ""), folders)
         name = f"Q2, {window:,} rows: re-evaluated over incremental"
         samples = {INCREMENTAL: fast, AGAIN: slow}
@@ -220,10 +221,15 @@ def join(run: Run) -> Sequence[Measure]:
     return measures
 
 
+def _joined(seed: int, window: int) -> Rows:
+    """A stream of which each row meets about ten of the other's window."""
+    return Rows(seed=seed, others=max(1, window // 10))
+
+
 def _q2(run: Run, window: int, slide: int) -> list[float]:
     """Windows of time hold so many rows as one comes in each unit of time."""
     with database(run.folder / "db") as db:
-        rows = {n: Rows(seed=i) for i, n in enumerate("ab")}
+        rows = {n: _joined(i, window) for i, n in enumerate("ab")}
         for name in rows:
             db.sql(f"CREATE STREAM {name} (x1 INT, x2 INT, t BIGINT) TIMESTAMP BY t")
         body = Q2.format(f" [INTERVAL {window - 1}]", f" [INTERVAL {window - 1}]")

@@ -252,9 +252,9 @@ def test_no_java_stack_trace_reaches_a_user(db: Database, text: str) -> None:
     assert caught.value.condition is not Condition.INTERNAL
 
 
-def test_what_comes_later_says_so(quiet: Database) -> None:
-    assert condition_of(lambda: quiet.subscribe("q")) is Condition.NOT_SUPPORTED_YET
-    assert condition_of(lambda: quiet.results("q", since=0)) is Condition.NOT_SUPPORTED_YET
+def test_deliveries_of_a_query_that_is_not_there(quiet: Database) -> None:
+    assert condition_of(lambda: quiet.subscribe("q")) is Condition.UNKNOWN_TABLE
+    assert condition_of(lambda: quiet.results("q", since=0)) is Condition.UNKNOWN_TABLE
 
 
 def test_decimals_round_half_away_from_zero_however_they_come(db: Database) -> None:

@@ -310,10 +310,6 @@ class ContinuousQueries:
     def _fail(self, query: TableInfo, error: MillstreamError) -> None:
         detail = f" ({error.detail})" if error.detail else ""
         told = f"{error.message}{detail}"
-        import os
-
-        if os.environ.get("MS_DEBUG"):
-            print("FAILQ", query.name, told[:1500], error.text)
         self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.FAILED, told))
         self._runs.pop(query.id, None)
         self.board.tell()

@@ -1,0 +1,125 @@
+"""Panes merged in pairs give what merging all of them gives, and each answer takes few merges."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from millstream.plan.incremental import Part, Partial
+from millstream.queries.panes import Panes, UnmergeableError, can_merge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SCHEMA = pa.schema(
+    [("e", pa.int64()), ("u", pa.int64()), ("k0", pa.int32()), ("p0", pa.int64()), ("p1", pa.int64())]
+)
+PART = Part(
+    (0,), "x", None, (), ("e", "u", "k0"), "e, u, k0",
+    (Partial("p0", "sum(a0){f}", "sum(p0)"), Partial("p1", "max(a0){f}", "max(p1)")),
+    types=(("e", "bigint"), ("u", "bigint"), ("k0", "int"), ("p0", "bigint"), ("p1", "bigint")),
+)  # fmt: skip
+
+Row = tuple[int, int, int | None, int | None, int | None]
+
+
+def table(rows: Sequence[Row]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMA)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def naive(rows: Sequence[Row], x: int) -> list[tuple[Any, ...]]:
+    found: dict[int | None, tuple[int | None, int | None]] = {}
+    for e, u, key, total, most in rows:
+        if e <= x <= u:
+            known = found.get(key, (None, None))
+            totals = [n for n in (known[0], total) if n is not None]
+            largest = [n for n in (known[1], most) if n is not None]
+            found[key] = (sum(totals) if totals else None, max(largest, default=None))
+    return sorted(((k, *v) for k, v in found.items()), key=repr)
+
+
+def shown(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(*(rows.column(n).to_pylist() for n in ("k0", "p0", "p1")), strict=True), key=repr)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_instant_has_what_is_open(seed: int) -> None:
+    random = Random(seed)
+    panes, rows = Panes(PART, SCHEMA), list[Row]()
+    for x in range(0, 200, random.choice([1, 3, 7])):
+        new: list[Row] = []
+        for _ in range(random.randint(0, 6)):
+            enter = x + random.choice([0, 0, 0, 1, 5])
+            value = random.choice([None, random.randint(-9, 9)])
+            new.append(
+                (enter, enter + random.choice([0, 20, 20, 20, 3]), random.choice([None, 1, 2, 3]), value, value)
+            )
+        rows += new
+        panes.add(table(new))
+        assert shown(panes.at(x)) == naive(rows, x)
+        if random.random() < 0.3:
+            panes.expire(x)
+
+
+def test_an_answer_takes_few_merges_however_many_panes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    merged: list[int] = []
+    real = Panes._merged
+
+    def counting(self: Panes, pieces: Sequence[pa.Table]) -> pa.Table:
+        merged[-1] += len(pieces)
+        return real(self, pieces)
+
+    monkeypatch.setattr(Panes, "_merged", counting)
+    for count in (64, 1_024):
+        panes = Panes(PART, SCHEMA)
+        for x in range(3 * count):
+            merged.append(0)
+            panes.add(table([(x, x + count - 1, 1, 1, x)]))
+            assert shown(panes.at(x))[0] == (1, min(x + 1, count), x)
+        assert max(merged[-count:]) <= 6 * count.bit_length()
+        assert sum(merged[-count:]) / count <= 3 * count.bit_length()
+
+
+def test_what_has_left_is_given_up() -> None:
+    panes = Panes(PART, SCHEMA)
+    for x in range(1_000):
+        panes.add(table([(x, x + 9, 1, 1, 1)]))
+        panes.at(x)
+    assert panes.rows == 10
+    assert len(panes._nodes) <= 200
+
+
+def test_a_landmark_is_one_row_a_group() -> None:
+    panes = Panes(PART, SCHEMA)
+    for x in range(100):
+        panes.add(table([(x, 2**62, key, 1, x) for key in (1, 2)]))
+        assert shown(panes.at(x)) == [(1, x + 1, x), (2, x + 1, x)]
+    assert panes.rows == 2
+
+
+def test_rows_come_back_from_what_is_stored() -> None:
+    panes = Panes(PART, SCHEMA)
+    panes.add(table([(0, 5, 1, 1, 1), (1, 6, 1, 2, 2), (9, 12, 1, 4, 4)]))
+    panes.at(2)
+    again = Panes(PART, SCHEMA)
+    for rows in panes.tables():
+        again.add(rows)
+    for x in (3, 6, 9, 12, 13):
+        assert shown(again.at(x)) == shown(panes.at(x))
+
+
+def test_sums_that_might_overflow_are_for_spark() -> None:
+    panes = Panes(PART, SCHEMA)
+    panes.add(table([(0, 5, 1, 2**62, 1), (0, 5, 1, 2**62, 1)]))
+    with pytest.raises(UnmergeableError):
+        panes.at(0)
+
+
+def test_what_arrow_cannot_merge_is_known_before() -> None:
+    assert can_merge(PART)
+    other = Part((0,), "x", None, (), ("e", "u", "k0"), "e, u, k0", (Partial("p0", "x", "hll_union_agg(p0)"),))
+    assert not can_merge(other)
