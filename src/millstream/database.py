@@ -118,6 +118,7 @@ class Database:
             answer_queries(self._net, self._lake, self._engine.queries)
             advance_views(self._net, self._lake, self._engine.views.advance_all)
         self._runner = Runner(self._net, clock) if self._net is not None and background else None
+        self._engine.queries.has_scheduler = self._runner is not None
         self._closed = False
 
     def sql(self, text: str, /, **parameters: Any) -> Result:

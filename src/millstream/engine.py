@@ -294,8 +294,14 @@ class Engine:
         """Insert rows that already have the table's schema; durable when this returns."""
         if not data.num_rows:
             return 0
+        self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
             return transaction.append(table, self._stamped(table, data))
+
+    def _make_room(self, table: TableInfo) -> None:
+        """Wait, outside of transactions, for queries that are far behind."""
+        if table.kind in STREAMING and self.transaction is None:
+            self.queries.make_room(table)
 
     @contextmanager
     def _counting_refusals(self, table: TableInfo) -> Iterator[None]:
@@ -318,6 +324,7 @@ class Engine:
     def _insert_frame(
         self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
     ) -> int:
+        self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
             written = self.write_frame(table, rows, names, literal=literal)
             return transaction.append_segments(table, written)

@@ -10,7 +10,7 @@ import pytest
 
 import millstream
 from millstream.errors import Condition, MillstreamError, StatementError
-from millstream.queries import storing
+from millstream.queries import front, storing
 from millstream.storage import upkeep
 
 if TYPE_CHECKING:
@@ -256,3 +256,32 @@ def test_state_stays_in_few_pieces_and_comes_back_equal(
         db.close()
     assert made[0] == made[1]
     assert [instant for instant, _, _ in made[0]["sliding"]] == list(range(0, 119, 5))
+
+
+def test_inserts_wait_for_a_query_that_is_far_behind(
+    database_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "MOST_BEHIND", 20)
+    with millstream.connect(database_path, spark=spark) as db:
+        db.sql("CREATE STREAM s (k INT, v BIGINT, t BIGINT) TIMESTAMP BY t")
+        db.sql(f"CREATE CONTINUOUS QUERY q AS {SUMS}")
+        behind = []
+        for first in range(0, 300, 15):
+            db.insert("s", rows(first, first + 15))
+            behind.append(db.sql("SHOW QUERIES").fetchall()[0][4])
+        db.drain()
+        assert max(behind) <= 20 + 15
+        assert [d.instant for d in db.results("q")] == list(range(0, 299, 5))
+
+
+def test_queries_of_one_stream_and_chains_of_views_answer_in_one_drain(s: Database) -> None:
+    s.sql(
+        "CREATE STREAMING VIEW a RANGE INTERVAL 100 AS"
+        " SELECT k, sum(v) AS x FROM s [INTERVAL 4] GROUP BY k SAMPLE INTERVAL 5"
+    )
+    s.sql("CREATE STREAMING VIEW b RANGE INTERVAL 100 AS SELECT max(x) AS x FROM a [INTERVAL 4] SAMPLE INTERVAL 5")
+    s.sql("CREATE CONTINUOUS QUERY c AS SELECT x, instant FROM b [INTERVAL 4] SAMPLE INTERVAL 5")
+    s.insert("s", rows(0, 28))
+    s.drain()
+    assert [d.instant for d in s.results("c")][:3] == [0, 5, 10]
+    assert [row[4] for row in s.sql("SHOW QUERIES").fetchall()] == [0, 0, 0]

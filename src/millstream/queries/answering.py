@@ -38,8 +38,9 @@ from millstream.plan.standing import (
     rows_name,
     window_name,
 )
-from millstream.queries import here
+from millstream.queries import here, tasks
 from millstream.queries.instants import Instant, mark_of
+from millstream.queries.tasks import Large
 from millstream.queries.windows import Numbering, rows_sql
 from millstream.rewrite.panes import merged
 from millstream.schema import TIMESTAMP, Column, ObjectKind, Schema
@@ -72,6 +73,8 @@ class Feed:
     rows: dict[int, str] = field(default_factory=dict)
     scans: dict[str, Scan] = field(default_factory=dict)
     arrow: dict[str, pa.Table] = field(default_factory=dict)
+    large: dict[int, Large] = field(default_factory=dict)
+    """New rows of windows that are too many for the driver."""
 
     def put(self, name: str, rows: pa.Table) -> None:
         """Let a name stand for an Arrow table."""
@@ -119,6 +122,10 @@ class Answers:
         """What parts make of new rows, in one job, or here if they are few."""
         if all(stream_name(s) in feed.arrow for p in parts for s in p.streams):
             done = here.partials(parts, schemas, feed.arrow)
+            if done is not None:
+                return done
+        if self.most_here and all(s in feed.large for p in parts for s in p.streams):
+            done = tasks.partials(self._lake, self._spark.session, parts, schemas, feed.large)
             if done is not None:
                 return done
         tables = [state.provisional("query", i, "state", s) for i, s in enumerate(schemas)]

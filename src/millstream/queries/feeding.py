@@ -12,11 +12,7 @@ import pyarrow.compute as pc
 from millstream.plan.incremental import stream_name
 from millstream.plan.standing import (
     ENTER,
-    FOR_EVER,
-    LAST,
     LEAVE,
-    ROW_NUMBER,
-    TIME,
     Sampling,
     WindowKind,
     basket_name,
@@ -24,7 +20,8 @@ from millstream.plan.standing import (
 )
 from millstream.queries.answering import Feed
 from millstream.queries.arrivals import Arrived, arrived
-from millstream.queries.windows import Numbering, enter_of, last_of, late_name, pane_of, rows_sql
+from millstream.queries.tasks import Large, with_marks
+from millstream.queries.windows import Marking, Numbering, enter_of, late_name, rows_sql
 from millstream.schema import TIMESTAMP
 from millstream.storage import segment, state
 from millstream.storage.watermark import NEVER, times_of
@@ -88,39 +85,24 @@ class Feeder:
         order = order[low:high]
         return pa.concat_tables(parts).take(pa.array(order, pa.int64())), every[order]
 
-    def _marked(
-        self, plan: QueryPlan, number: int, look: Look, found: Arrived, place: Place, counted: int, since: int,
-        unsampled: int,
-    ) -> pa.Table:  # fmt: skip
+    def _marked(self, marking: Marking, look: Look, found: Arrived, since: int) -> pa.Table:
         """The rows of a window that is not held, with their marks: what `rows_sql` gives, here."""
-        window = plan.windows[number]
-        table = look.tables[window.stream]
+        table = look.tables[found.stream]
         assert table.time is not None
         rows, ids = self._read(table, look, since, found.seen.position)
-        times = times_of(rows.column(table.time.column))
-        last = last_of(window, times)
-        if plan.sample.is_by_time:
-            late = dict([*place.late.get(found.stream, []), *found.late])
-            met = (
-                np.array([late.get(i, NEVER) for i in ids.tolist()], np.int64)
-                if late
-                else np.full(len(ids), NEVER)
-            )
-            entered = np.maximum(times, met) + int(plan.sample.is_half_open)
-            came, leave = pane_of(window, plan.sample, entered, times)
-        else:
-            before = np.zeros(len(ids), np.int64)
-            new = ids >= found.before.position
-            before[new] = np.cumsum(found.counted) - found.counted + counted
-            old = np.where(ids < unsampled, 0, counted // plan.sample.step + 1)
-            came = np.where(new, before // plan.sample.step + 1, old)
-            leave = np.full(len(ids), FOR_EVER)
-            if window.kind is WindowKind.ROWS:
-                leave = (before + window.rows) // plan.sample.step
-        marks = {TIME: times, ROW_NUMBER: ids, ENTER: came, LEAVE: leave, LAST: last}
-        for name, values in marks.items():
-            rows = rows.append_column(name, pa.array(values, pa.int64()))
-        return rows
+        return with_marks(rows, marking.marks(ids, times_of(rows.column(table.time.column))))
+
+    @staticmethod
+    def _marking(
+        plan: QueryPlan, number: int, found: Arrived, place: Place, counted: int, unsampled: int
+    ) -> Marking:
+        window, sample = plan.windows[number], plan.sample
+        if sample.is_by_time:
+            return Marking(window, sample, dict([*place.late.get(found.stream, []), *found.late]))
+        numbers = None
+        if not _is_plain(found):
+            numbers = (found.ids, np.asarray(np.cumsum(found.counted) - found.counted + counted, np.int64))
+        return Marking(window, sample, {}, found.before.position, counted, unsampled, numbers)
 
     def feed(
         self,
@@ -144,8 +126,9 @@ class Feeder:
                 feed.rows[number] = rows_name(number)
                 continue
             since = found.before.position if is_new else found.before.low
+            marking = self._marking(plan, number, found, place, counted, unsampled)
             if found.seen.position - since <= most_here:
-                rows = self._marked(plan, number, look, found, place, counted, since, unsampled)
+                rows = self._marked(marking, look, found, since)
                 if is_new:
                     rows = rows.filter(pc.greater_equal(rows.column(LEAVE), rows.column(ENTER)))
                     feed.put(stream_name(number), rows)
@@ -154,6 +137,8 @@ class Feeder:
                 continue
             scan = state.new_rows(self._lake, table, look.snapshot, since, self._last_ids)
             feed.scans[basket_name(table.id)] = new_rows(scan)
+            if is_new:
+                feed.large[number] = Large(scan, marking, found.seen.position)
             late = self._late(plan, place, found, counted, is_new=is_new)
             if late is not None:
                 feed.put(late_name(number), late)
@@ -183,13 +168,17 @@ class Feeder:
                 return None
             ids, met = zip(*late, strict=True)
             return pa.table({"id": pa.array(ids, pa.int64()), "met": pa.array(met, pa.int64())})
-        is_plain = bool(found.counted.all()) and (
-            not len(found.ids) or int(found.ids[-1]) - found.before.position + 1 == len(found.ids)
-        )
-        if is_plain:
+        if _is_plain(found):
             return None
         before = np.cumsum(found.counted) - found.counted + counted
         return pa.table({"id": pa.array(found.ids, pa.int64()), "met": pa.array(before, pa.int64())})
+
+
+def _is_plain(found: Arrived) -> bool:
+    """Whether all rows count, one number after the other."""
+    if not len(found.ids):
+        return True
+    return bool(found.counted.all()) and int(found.ids[-1]) - found.before.position + 1 == len(found.ids)
 
 
 def enter(plan: QueryPlan, found: Arrived, counted: int, place: Place | None = None) -> NDArray[np.int64]:

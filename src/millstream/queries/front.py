@@ -15,6 +15,7 @@ from millstream.deliver.subscription import Board, Delivery, Subscription, deliv
 from millstream.errors import Condition, DataError, MillstreamError, StatementError, did_you_mean
 from millstream.plan import define
 from millstream.plan.standing import QueryPlan, Sampling, explained
+from millstream.queries import tuning
 from millstream.queries.answering import Answers
 from millstream.queries.emitting import CHANGE
 from millstream.queries.making import Maker, check_kind
@@ -39,9 +40,13 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.transaction import Written
 
+MOST_BEHIND = 8_388_608
+"""Inserts wait while a query that runs is so many rows behind."""
+MOST_WAIT = 1.0
 INSTANT = "instant"
 FEED, INSERT = "__feed_of_{}", "__insert_into_{}"
 AUTO, ON, OFF = INCREMENTAL = ("auto", "on", "off")
+PLANS = {AUTO: None, ON: tuning.INCREMENTAL, OFF: tuning.AGAIN}
 
 
 class ContinuousQueries:
@@ -56,8 +61,9 @@ class ContinuousQueries:
         self._plans: dict[int, QueryPlan] = {}
         self._lock = threading.RLock()
         self.board = Board()
-        self.incremental = AUTO
         self._is_closed = False
+        self.has_scheduler = False
+        """Whether somebody else steps queries; who inserts may then have to wait for them."""
         lake.on_removal(self.settle)
         lake.on_commit(self._committed)
 
@@ -229,6 +235,14 @@ class ContinuousQueries:
     # Steps
 
     @property
+    def incremental(self) -> str:
+        return next(name for name, plan in PLANS.items() if plan == self._stepper.plan)
+
+    @incremental.setter
+    def incremental(self, said: str) -> None:
+        self._stepper.plan = PLANS[said]
+
+    @property
     def chunks(self) -> int | None:
         return self._stepper.chunks
 
@@ -292,9 +306,23 @@ class ContinuousQueries:
                 # What is stored counts.
                 self._runs.pop(query.id, None)
                 raise
-        if made:
+        if made is not None:
             self.board.tell()
         return made
+
+    def make_room(self, table: TableInfo) -> None:
+        """Hold an insert back as long as a running query is too far behind; does nothing without a scheduler."""
+        while self.has_scheduler and not self._is_closed:
+            version = self.board.version
+            if not any(self._is_far_behind(q, table) for q in self.every()):
+                return
+            self.board.wait(version, MOST_WAIT)
+
+    def _is_far_behind(self, query: TableInfo, stream: TableInfo) -> bool:
+        if stream.id not in self.plan_of(query).streams or self._status(query.id) != queries.RUNNING:
+            return False
+        run = self._runs.get(query.id)
+        return run is not None and self._lag(stream, run.place) > MOST_BEHIND
 
     def _run(self, query: TableInfo) -> Run:
         known = self._runs.get(query.id)
@@ -425,11 +453,25 @@ class ContinuousQueries:
 
     def explained(self, query: TableInfo) -> str:
         """For EXPLAIN: windows, instants, what is kept, and what answers."""
-        return explained(shown_name(query), self.plan_of(query), is_split=self._place(query).is_split)
+        run = self._runs.get(query.id)
+        is_split = self._place(query).is_split
+        text = explained(shown_name(query), self.plan_of(query), is_split=is_split)
+        return text if run is None else "\n".join([text, *_figures(run)])
 
     def close(self) -> None:
         self._is_closed = True
         self.board.tell()
+
+
+def _figures(run: Run) -> list[str]:
+    """What self-tuning has found, for people."""
+    found = []
+    if run.has_choice and run.choice.costs:
+        costs = ", ".join(f"{plan} {cost * 1_000:.1f} ms" for plan, cost in sorted(run.choice.costs.items()))
+        found.append(f"Chosen by cost: {run.choice.plan} ({costs} an answer)")
+    if run.is_split and run.chunks.cost is not None:
+        found.append(f"Pre-processed in chunks: {run.chunks.m} ({run.chunks.cost * 1_000:.1f} ms an answer)")
+    return found
 
 
 def shown_name(query: TableInfo) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from millstream.execute import kernel, translate
+from millstream.execute.relation import ONE_PARTITION_ROWS
 from millstream.storage.scan import ROW
 from millstream.views.kernels import THREADS
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from millstream.plan.incremental import Part
 
-HERE_ROWS = 32_768
-"""Baskets and windows of so many rows are not worth a job."""
-MOST_ROWS = 16 * HERE_ROWS
+HERE_ROWS = ONE_PARTITION_ROWS
+"""Baskets and windows of so many rows would be one task on one core: they are not worth a job."""
+MOST_ROWS = 8 * HERE_ROWS
 """An answer is made here of so many rows of states at most."""
 
 

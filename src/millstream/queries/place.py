@@ -54,6 +54,8 @@ class Place:
     """The version of the database that its state was made of."""
     is_split: bool = False
     """Whether the query is answered from states of panes."""
+    is_rowless: bool = False
+    """Whether rows of its windows have been given up, so that it can be answered from states alone."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))

@@ -10,7 +10,8 @@ from millstream.plan.standing import QueryPlan
 from millstream.queries.held import Held
 from millstream.queries.panes import Panes
 from millstream.queries.place import Place
-from millstream.queries.tuning import Chunks
+from millstream.queries.tuning import Choice, Chunks
+from millstream.queries.windows import HELD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,7 @@ class Run:
     answer: pa.Table | None = None
     pieces: dict[int, Counter[int]] = field(default_factory=dict)
     """How many pieces of each tier the catalogue has of a part, about."""
+    choice: Choice = field(default_factory=Choice)
     chunks: Chunks = field(default_factory=Chunks)
     rows_waited: int = 0
     """How many rows have come since the last answer."""
@@ -51,6 +53,14 @@ class Run:
     @property
     def is_split(self) -> bool:
         return self.place.is_split and self.plan.split is not None
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether both plans can answer: from states, and from rows that are still there."""
+        plan = self.plan
+        if plan.split is None or plan.whole is None or not plan.sample.is_by_time or self.place.is_rowless:
+            return False
+        return not any(w.kind in HELD for w in plan.windows)
 
 
 @dataclass

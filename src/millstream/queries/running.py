@@ -28,6 +28,7 @@ from millstream.queries.panes import Panes, UnmergeableError, can_merge
 from millstream.queries.place import Place
 from millstream.queries.run import STATES, Look, Run, Step
 from millstream.queries.storing import Store
+from millstream.queries.tuning import INCREMENTAL
 from millstream.queries.windows import HELD, enter_of, last_of
 from millstream.rewrite.panes import E, U
 from millstream.rewrite.panes import merged as merged_text
@@ -60,6 +61,8 @@ class Stepper:
         self._timer = timer
         self.chunks: int | None = None
         """In how many chunks a slide is pre-processed; None to find out."""
+        self.plan: str | None = None
+        """Which plan answers, where both can; None to find out."""
         self._feeder = Feeder(lake)
         self._store = Store(lake)
 
@@ -160,16 +163,20 @@ class Stepper:
         run.rows_waited += waiting
         if made and run.plan.sample.kind is not Sampling.COMMIT:
             run.rows_an_answer, run.rows_waited = run.rows_waited // made, 0
+            taken = (self._timer() - started) / made
             if self.chunks is None and made == 1 and run.is_split:
-                run.chunks.observe(self._timer() - started)
+                run.chunks.observe(taken)
+            if self.plan is None and run.has_choice:
+                run.choice.observe(taken)
         return made
 
     def _step(self, run: Run, look: Look) -> int:
         if run.stale:
             self._make_anew(run, look)
+        rewritten = self._change_plan(run, look)
         place = Place.from_json(run.place.to_json())
         came = [self._feeder.arrived(place, look, s) for s in run.plan.streams]
-        step = Step(place)
+        step = Step(place, rewritten=rewritten)
         counted = place.accepted
         came = first_on_time(run.plan, place, came)
         if run.is_split and _is_disordered(run.plan, came):
@@ -388,6 +395,19 @@ class Stepper:
         for low, high in pairwise(edges):
             at = int(times[low])
             step.deliveries.append((Instant(at, at), self._shaped(run, rows.slice(low, high - low))))
+
+    def _change_plan(self, run: Run, look: Look) -> set[int]:
+        """Go over to the plan that is wanted, if it is another one; returns the states to be stored anew."""
+        wanted = self.plan or run.choice.plan
+        if not run.has_choice or run.is_split == (wanted == INCREMENTAL):
+            return set()
+        run.place.is_split = not run.place.is_split
+        run.panes.clear()
+        run.states.clear()
+        if run.is_split:
+            came = [self._feeder.arrived_before(run.place, look, s, is_stale=False) for s in run.plan.streams]
+            self._keep_panes(run, Step(run.place), look, came, 0)
+        return set(range(len(run.plan.parts)))
 
     def _give_up_panes(self, run: Run, step: Step, look: Look, *, is_stale: bool = False) -> None:
         """Go on with the rows themselves: which are the newest is no longer the order in which they came."""

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 KEPT_DELIVERIES = 1_000
 MOST_PIECES = 32
 """More pieces than this of a tier are stored as one."""
+MOST_ROWS_KEPT = 131_072
+"""Up to here the rows of windows stay beside states made of them, so that either plan can answer."""
 MOST_TIMES = 4
 """A state up to so many times as large as the pieces that are to become one is stored anew itself."""
 
@@ -189,7 +191,7 @@ class Store:
         """Whether answers come from the stream's own rows."""
         if run.plan.sample.kind is Sampling.COMMIT:
             return False
-        return run.plan.windows[number].kind not in HELD and not run.is_split
+        return run.plan.windows[number].kind not in HELD and (not run.is_split or run.has_choice)
 
     @staticmethod
     def _first_needed(run: Run, place: Place, number: int, position: int) -> int:
@@ -209,6 +211,11 @@ class Store:
                 entries = place.ledger.setdefault(number, [])
                 entries.append((old.position, seen.position - 1, leave))
                 _shorten(entries)
+        rows = sum(last - first + 1 for entries in place.ledger.values() for first, last, _ in entries)
+        if run.is_split and rows > MOST_ROWS_KEPT:
+            # Where so many rows are in the windows, states are the cheaper way for sure.
+            place.is_rowless = run.place.is_rowless = True
+            place.ledger.clear()
 
 
 def _is_arrival(look: Look, stream_id: int) -> bool:

@@ -7,7 +7,7 @@ that are alike for every answer have the same pair: a pane.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +25,11 @@ from millstream.plan.standing import (
 )
 from millstream.schema import quote
 from millstream.storage.scan import ROW
+from millstream.storage.watermark import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from millstream.catalog.records import TableInfo
@@ -68,6 +71,47 @@ def pane_of(window: Window, sample: Sample, enter: Numbers, times: Numbers) -> t
     up = enter + -(enter - sample.offset) % sample.step
     down = leave - (leave - sample.offset) % sample.step
     return up, np.where(leave >= FOR_EVER, leave, down)
+
+
+@dataclass(frozen=True)
+class Marking:
+    """What is to be known of a window's new rows to tell when they enter and leave it.
+
+    `late` has the watermarks that late rows met. For SAMPLE ROWS: `counted` rows came before row `first`; all
+    since count unless `numbers` says, row by row, how many came before. Rows before `unsampled` have entered.
+    """
+
+    window: Window
+    sample: Sample
+    late: Mapping[int, int] = field(default_factory=dict)
+    first: int = 0
+    counted: int = 0
+    unsampled: int = 0
+    numbers: tuple[Numbers, Numbers] | None = None
+
+    def marks(self, ids: Numbers, times: Numbers) -> dict[str, Numbers]:
+        """The marks of some rows, by name."""
+        last = last_of(self.window, times)
+        if self.sample.is_by_time:
+            met = np.full(len(ids), NEVER)
+            if self.late:
+                met = np.array([self.late.get(i, NEVER) for i in ids.tolist()], np.int64)
+            entered = np.maximum(times, met) + int(self.sample.is_half_open)
+            enter, leave = pane_of(self.window, self.sample, entered, times)
+        else:
+            enter, leave = self._by_rows(ids)
+        return {TIME: times, ROW_NUMBER: ids, ENTER: enter, LEAVE: leave, LAST: last}
+
+    def _by_rows(self, ids: Numbers) -> tuple[Numbers, Numbers]:
+        before = self.counted + ids - self.first
+        if self.numbers is not None and len(self.numbers[0]):
+            places = np.minimum(np.searchsorted(self.numbers[0], ids), len(self.numbers[0]) - 1)
+            before = self.numbers[1][places]
+        old = np.where(ids < self.unsampled, 0, self.counted // self.sample.step + 1)
+        enter = np.where(ids >= self.first, before // self.sample.step + 1, old)
+        if self.window.kind is WindowKind.ROWS:
+            return enter, (before + self.window.rows) // self.sample.step
+        return enter, np.full(len(ids), FOR_EVER)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,168 @@
+"""The kernel in Spark's tasks: partial results of large baskets, each task for some of the files.
+
+A task reads its files, marks the rows with when they enter and leave the window, and makes partial results of them
+with the kernel; only these come to the driver. Gives None if the kernel cannot run the parts; Spark SQL can.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.plan.incremental import stream_name
+from millstream.plan.standing import ENTER, LEAVE
+from millstream.queries import here
+from millstream.storage import segment
+from millstream.storage.watermark import times_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+    from millstream.catalog.records import DataFile, TableInfo
+    from millstream.plan.incremental import Part
+    from millstream.queries.windows import Marking
+    from millstream.storage.lake import Lake
+    from millstream.storage.scan import Scan
+
+MOST_TASKS = 8
+RESULT = pa.schema([pa.field("result", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Large:
+    """A window's new rows: where they are, what to know of them, and the number that they end below."""
+
+    scan: Scan
+    marking: Marking
+    below: int
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one task does: some files of one stream, for all windows on it."""
+
+    folder: str
+    table: TableInfo
+    files: tuple[DataFile, ...]
+    inlined: tuple[pa.Table, pa.Array] | None
+    windows: tuple[tuple[int, Marking, int, int], ...]
+    parts: tuple[Part, ...]
+    schemas: tuple[pa.Schema, ...]
+
+
+def partials(
+    lake: Lake,
+    session: Callable[[], SparkSession],
+    parts: Sequence[Part],
+    schemas: Sequence[pa.Schema],
+    large: Mapping[int, Large],
+) -> list[pa.Table] | None:
+    """What parts make of new rows, in one job; None if the kernel cannot."""
+    empty = {stream_name(n): _marked(_no_rows(x.scan.table), x.marking) for n, x in large.items()}
+    if here.partials(parts, schemas, empty) is None:
+        return None
+    shares = _shares(lake, parts, schemas, large)
+    frame = session().createDataFrame([(pickle.dumps(s),) for s in shares], "share binary")
+    found = frame.repartition(len(shares)).mapInArrow(_task, "result binary").toArrow()
+    made: list[list[pa.Table]] = [[] for _ in parts]
+    for result in found.column(0).to_pylist():
+        tables = pickle.loads(result)
+        if tables is None:
+            return None
+        for number, rows in enumerate(tables):
+            made[number].append(rows)
+    return [pa.concat_tables([s.empty_table(), *m]) for s, m in zip(schemas, made, strict=True)]
+
+
+def _shares(
+    lake: Lake, parts: Sequence[Part], schemas: Sequence[pa.Schema], large: Mapping[int, Large]
+) -> list[Share]:
+    """The work of all streams, cut into pieces of about the same number of rows."""
+    found = []
+    for table in {x.scan.table.id: x.scan.table for x in large.values()}.values():
+        own = {n: x for n, x in large.items() if x.scan.table.id == table.id}
+        scan = next(iter(own.values())).scan
+        windows = tuple((n, x.marking, x.scan.since or 0, x.below) for n, x in own.items())
+        tasks = min(MOST_TASKS, os.cpu_count() or 1, max(1, len(scan.files)))
+        loads: list[list[DataFile]] = [[] for _ in range(tasks)]
+        for file in sorted(scan.files, key=lambda f: -f.rows):
+            min(loads, key=lambda files: sum(f.rows for f in files)).append(file)
+        rest = None
+        if scan.inlined is not None and scan.inlined_ids is not None:
+            rest = (scan.inlined, scan.inlined_ids)
+        for number, files in enumerate(loads):
+            inlined = rest if number == 0 else None
+            if files or inlined is not None:
+                found.append(
+                    Share(
+                        str(lake.folder(table)),
+                        table,
+                        tuple(files),
+                        inlined,
+                        windows,
+                        tuple(parts),
+                        tuple(schemas),
+                    )
+                )
+    return found
+
+
+def _task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for share in batch.column(0).to_pylist():
+            result = pickle.dumps(_run(pickle.loads(share)))
+            yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], schema=RESULT)
+
+
+def _run(share: Share) -> list[pa.Table] | None:
+    from pathlib import Path
+
+    parts, ids = [], []
+    for file in share.files:
+        data, own = segment.read(Path(share.folder), share.table, file)
+        parts.append(data)
+        ids.append(np.asarray(own.to_numpy(zero_copy_only=False), np.int64))
+    if share.inlined is not None:
+        parts.append(share.inlined[0])
+        ids.append(np.asarray(share.inlined[1].to_numpy(zero_copy_only=False), np.int64))
+    rows, numbers = pa.concat_tables(parts), np.concatenate(ids)
+    tables = {}
+    for number, marking, since, below in share.windows:
+        within = (numbers >= since) & (numbers < below)
+        own, known = (rows, numbers) if within.all() else (rows.filter(pa.array(within)), numbers[within])
+        tables[stream_name(number)] = _marked(own, marking, known, share.table)
+    for part in share.parts:
+        for stream in part.streams:
+            # The other side of a UNION ALL has no rows in this task.
+            tables.setdefault(stream_name(stream), next(iter(tables.values())).slice(0, 0))
+    return here.partials(share.parts, share.schemas, tables)
+
+
+def _no_rows(table: TableInfo) -> pa.Table:
+    return table.schema.arrow.empty_table()
+
+
+def _marked(
+    rows: pa.Table, marking: Marking, ids: NDArray[np.int64] | None = None, table: TableInfo | None = None
+) -> pa.Table:
+    times = np.empty(0, np.int64)
+    if table is not None and table.time is not None:
+        times = times_of(rows.column(table.time.column))
+    made = with_marks(rows, marking.marks(np.empty(0, np.int64) if ids is None else ids, times))
+    return made.filter(pc.greater_equal(made.column(LEAVE), made.column(ENTER)))
+
+
+def with_marks(rows: pa.Table, marks: Mapping[str, Any]) -> pa.Table:
+    """Rows with their marks as columns."""
+    for name, values in marks.items():
+        rows = rows.append_column(name, pa.array(values, pa.int64()))
+    return rows

@@ -1,0 +1,1 @@
+"""Golden plans: what each rule of the rewriter makes of its fixtures. No Spark."""
