@@ -205,6 +205,7 @@ def test_a_hundred_slides_take_as_many_jobs_as_one(s: Database, incremental: str
 
 
 def test_rows_are_dropped_as_soon_as_partial_results_suffice(s: Database) -> None:
+    s.sql("SET incremental = on")
     s.sql(f"CREATE CONTINUOUS QUERY q AS {SUMS}")
     s.insert("s", rows(0, 103))
     s.drain()
@@ -285,3 +286,31 @@ def test_queries_of_one_stream_and_chains_of_views_answer_in_one_drain(s: Databa
     s.drain()
     assert [d.instant for d in s.results("c")][:3] == [0, 5, 10]
     assert [row[4] for row in s.sql("SHOW QUERIES").fetchall()] == [0, 0, 0]
+
+
+def test_the_cheaper_plan_answers_and_explain_tells_which(s: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = s._engine.queries._stepper
+    now = [0.0]
+    costs = {"incremental": 3.0, "re-evaluated": 1.0}
+    real = type(stepper)._answer
+
+    def answered(self: Any, run: Any, *rest: Any) -> None:
+        real(self, run, *rest)
+        now[0] += costs["incremental" if run.is_split else "re-evaluated"]
+
+    monkeypatch.setattr(type(stepper), "_answer", answered)
+    stepper._timer = lambda: now[0]
+    s.sql(f"CREATE CONTINUOUS QUERY q AS {SUMS}")
+    plans = []
+    for first in range(0, 130, 5):
+        s.insert("s", rows(first, first + 5))
+        s.drain()
+        (run,) = s._engine.queries._runs.values()
+        plans.append("incremental" if run.is_split else "re-evaluated")
+        if first == 70:
+            costs = {"incremental": 1.0, "re-evaluated": 3.0}
+    assert plans[0] == "incremental"
+    assert plans[14] == "re-evaluated"
+    assert told(s.results("q")) == [(t, i + 1, sums(t)) for i, t in enumerate(range(0, 129, 5))]
+    text = "\n".join(line for (line,) in s.sql("EXPLAIN q").fetchall())
+    assert "Chosen by cost: re-evaluated (incremental 3000.0 ms, re-evaluated" in text

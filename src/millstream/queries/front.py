@@ -152,7 +152,7 @@ class ContinuousQueries:
     def _enter(self, commit: Commit, query: TableInfo, made: Made) -> TableInfo:
         """Give a new query its place: behind the rows that there are."""
         is_split = made.plan.split is not None and self.incremental != OFF
-        place = Place(is_split=is_split, snapshot=commit.base.id)
+        place = Place(is_split=is_split, is_rowless=is_split and self.incremental == ON, snapshot=commit.base.id)
         known = {t.id: t for t in self._lake.catalog.tables(commit.base).values()}
         marks = []
         for stream in made.streams:
@@ -322,7 +322,7 @@ class ContinuousQueries:
         if stream.id not in self.plan_of(query).streams or self._status(query.id) != queries.RUNNING:
             return False
         run = self._runs.get(query.id)
-        return run is not None and self._lag(stream, run.place) > MOST_BEHIND
+        return self._lag(stream, self._place(query) if run is None else run.place) > MOST_BEHIND
 
     def _run(self, query: TableInfo) -> Run:
         known = self._runs.get(query.id)
