@@ -17,6 +17,7 @@ from millstream.execute.types import stored_type
 from millstream.plan import define
 from millstream.plan.bind import bind, bind_text
 from millstream.plan.later import not_supported_yet
+from millstream.queries.front import shown_name
 from millstream.schedule.upkeep import EXPIRED, UNINDEXED
 from millstream.schema import Column, ObjectKind
 from millstream.sql import statements as st
@@ -120,6 +121,8 @@ class Definitions:
 
         def work(transaction: Transaction) -> str:
             known = statement.name.text.lower() in transaction.tables()
+            if statement.kind is ObjectKind.CONTINUOUS_QUERY:
+                known = known or self._engine.queries.is_known(statement.name)
             kinds = VIEWS if statement.kind in VIEWS else (statement.kind,)
             if statement.kind not in (*STORED, *VIEWS, *STANDING):
                 if known:
@@ -180,7 +183,7 @@ class Definitions:
         if readers and not statement.cascade:
             raise StatementError(
                 Condition.IN_USE,
-                f"{table.name!r} is read by {', '.join(repr(r.name) for r in readers)}",
+                f"{table.name!r} is read by {', '.join(repr(shown_name(r)) for r in readers)}",
                 hint=f"Drop these first, or DROP {statement.kind.value.upper()} {table.name} CASCADE.",
                 span=statement.name.span,
             )

@@ -71,6 +71,7 @@ class Engine:
         self.views = ContinuousViews(lake, spark, self.relations, listener)
         self.queries = ContinuousQueries(lake, spark, self.relations)
         self.queries.answers.views = self._kept_rows
+        self.queries.answers.catch_up = self.views.catch_up_named
         self.queries.answers.executor = lambda: self.views.keeper.executor
         self.definitions = Definitions(self)
         self.settings = Settings(lake, self.views.keeper, self.queries)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ from millstream.views.keeping import AUTO, SPARK_SQL
 from millstream.views.overlay import Overlay, no_new_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from millstream.execute.relation import Relations
     from millstream.execute.session import Spark
@@ -99,6 +100,23 @@ class Answers:
         self.executor: Callable[[], str] = lambda: AUTO
         self.views: Callable[[TableInfo, Reader], Any] | None = None
         """How continuous views and queries are read; set by whoever wires the parts."""
+        self.catch_up: Callable[[Sequence[str]], None] = lambda _: None
+        """Brings the continuous views among some names up to date."""
+        self._reader: Reader | None = None
+
+    def reader(self, tables: Sequence[str] = ()) -> Reader:
+        """What sees the database as it is now, with these of its views up to date."""
+        self.catch_up(tables)
+        return Reader(self._lake, views=self.views)
+
+    @contextmanager
+    def at(self, reader: Reader) -> Iterator[None]:
+        """Answer from what a reader sees."""
+        self._reader = reader
+        try:
+            yield
+        finally:
+            self._reader = None
 
     # Partial results
 
@@ -232,7 +250,7 @@ class Answers:
 
     def _small_table(self, name: str) -> pa.Table | None:
         """The rows of a table as it is now, if they are few."""
-        reader = Reader(self._lake)
+        reader = self._reader or self.reader()
         table = reader.tables(reader.snapshot()).get(name.lower())
         if table is None or table.kind is not ObjectKind.TABLE:
             return None
@@ -283,8 +301,7 @@ class Answers:
         return text.replace(INSTANTS, f"(SELECT n, x, tau, p, {now} AS now FROM {rows})")
 
     def _run(self, text: str, feed: Feed) -> query.Rows:
-        reader = Reader(self._lake, views=self.views)
-        bound = bind_text(text, Overlay(reader, feed.scans))
+        bound = bind_text(text, Overlay(self._reader or self.reader(), feed.scans))
         return query.run(self._spark, bound, self._relations, {})
 
 

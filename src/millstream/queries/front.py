@@ -120,6 +120,12 @@ class ContinuousQueries:
                 f"the query gives {len(made.schema.columns)} columns, and {len(columns)} are to be filled",
                 hint=f"Fill {', '.join(columns)}.",
             )
+        if table.id in made.plan.streams:
+            raise StatementError(
+                Condition.QUERY_REFUSED,
+                f"what is inserted into {table.name!r} would be read from it again, without end",
+                hint="Insert into another stream or table.",
+            )
         made = replace(made, plan=replace(made.plan, into=columns))
         taken = {q.name for q in self.every()}
         numbers = ("", *(f"_{i}" for i in range(2, len(taken) + 3)))
@@ -198,6 +204,10 @@ class ContinuousQueries:
             hint=did_you_mean(name.text, known) or "SHOW QUERIES lists the queries there are.",
             span=name.span,
         )
+
+    def is_known(self, name: st.Name) -> bool:
+        """Whether there is a query of that name, standing inserts included."""
+        return any(shown_name(q).lower() == name.text.lower() for q in self.every())
 
     def feed_of(self, table: TableInfo) -> TableInfo | None:
         """The query that feeds a streaming view."""
@@ -286,7 +296,7 @@ class ContinuousQueries:
         while True:
             made = [self.step(query) for query in self.every()]
             delivered += sum(m or 0 for m in made)
-            if all(m is None or m == 0 for m in made):
+            if all(m is None for m in made):
                 return delivered
 
     def step(self, query: TableInfo) -> int | None:

@@ -155,7 +155,9 @@ class Maker:
             return self._answers.types(sql, feed)
 
         columns = [reading.columns[window_name(i)] for i in range(len(reading.windows))]
-        texts = standing.plan_texts(normal, reading.windows, columns, sample, types)
+        texts = standing.plan_texts(
+            normal, reading.windows, columns, sample, types, is_integer_time=time.delay.is_number
+        )
         deltas = texts.deltas if emit is st.Emit.NEW else None
         if deltas is not None and sample.kind is Sampling.REALTIME and reading.has_window == [False]:
             sample = Sample(Sampling.COMMIT)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.records import Snapshot, TableInfo
     from millstream.queries.instants import Instant
+    from millstream.storage.reader import Reader
 
 STATES = 1_000_000
 """Parts of held rows are numbered from here on, beside those of states."""
@@ -76,8 +77,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Look:
-    """The streams of a query at a snapshot: their tables, and where their rows end."""
+    """The streams of a query at a snapshot: their tables, and where their rows end; `reader` reads all else."""
 
     snapshot: Snapshot
     tables: Mapping[int, TableInfo]
     upto: Mapping[int, int]
+    reader: Reader

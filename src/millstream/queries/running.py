@@ -110,9 +110,10 @@ class Stepper:
             return None
         upto = {s: catalog.table_stats(known[s]).next_row_id for s in run.plan.streams}
         upto = {s: min(n, run.place.streams[s].position + MOST_ROWS) for s, n in upto.items()}
-        snapshot = catalog.current
+        reader = self._answers.reader(run.plan.tables)
+        snapshot = reader.snapshot()
         tables = {t.id: t for t in catalog.tables(snapshot).values() if t.id in upto}
-        return Look(snapshot, tables, upto) if len(tables) == len(upto) else None
+        return Look(snapshot, tables, upto, reader) if len(tables) == len(upto) else None
 
     def has_work(self, run: Run, look: Look) -> bool:
         """Whether there is something to do: rows enough to be worth it, time that has moved on, an instant due."""
@@ -157,7 +158,7 @@ class Stepper:
         if look is None or not self.has_work(run, look):
             return None
         waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
-        with self._lake.catalog.pinned(look.snapshot.id):
+        with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
             started = self._timer()
             made = self._step(run, look)
         run.rows_waited += waiting
@@ -170,7 +171,7 @@ class Stepper:
                 run.choice.observe(taken)
         return made
 
-    def _step(self, run: Run, look: Look) -> int:
+    def _step(self, run: Run, look: Look) -> int | None:
         if run.stale:
             self._make_anew(run, look)
         rewritten = self._change_plan(run, look)
@@ -193,7 +194,7 @@ class Stepper:
             is_idle = not due and not any(len(a.ids) for a in came)
             if is_idle and all(look.tables[s].time.is_arrival for s in run.plan.streams):  # type: ignore[union-attr]
                 # The clock alone has moved on.
-                return 0
+                return None
         self._store.commit(run, step, look)
         return len(step.deliveries)
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from millstream.catalog import queries, stats, streams, views
 from millstream.catalog.commits import time_text
 from millstream.catalog.queries import Delivered, Piece, packed, unpacked
+from millstream.errors import Condition, DataError
 from millstream.plan.standing import FOR_EVER, Sampling, WindowKind
 from millstream.queries import instants
 from millstream.queries.run import STATES
@@ -253,10 +254,18 @@ def _append(transaction: Transaction, target: TableInfo, step: Step, plan: Query
             columns[target.time.column] = pa.array(np.full(rows.num_rows, at.tau), pa.int64())
         elif target.time is not None and target.time.is_arrival:
             columns[target.time.column] = pa.array([now] * rows.num_rows, TIMESTAMP)
-        made = [
-            columns[f.name].cast(f.type) if f.name in columns else pa.nulls(rows.num_rows, f.type)
-            for f in target.schema.arrow
-        ]
+        try:
+            made = [
+                columns[f.name].cast(f.type) if f.name in columns else pa.nulls(rows.num_rows, f.type)
+                for f in target.schema.arrow
+            ]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DataError(
+                Condition.TYPE_MISMATCH,
+                f"a result cannot be stored in {target.name!r}",
+                detail=str(error),
+                hint="CAST the columns in the query to the types that they have there.",
+            ) from error
         transaction.append(target, pa.table(made, schema=target.schema.arrow))
 
 

@@ -21,6 +21,7 @@ from sqlglot import exp
 from millstream.errors import Condition, StatementError
 from millstream.plan.standing import ROW_NUMBER, TIME, Answering, WindowKind, window_name
 from millstream.rewrite import names, panes
+from millstream.rewrite.bounds import as_instants
 from millstream.rewrite.derive import with_marks
 from millstream.rewrite.eager import push_below_joins
 from millstream.rewrite.lift import UnliftableError, is_monotone, lift
@@ -61,6 +62,10 @@ def number_of(name: str) -> int:
     return int(name.split("_")[4])
 
 
+def _number_or_none(name: str) -> int | None:
+    return number_of(name) if is_window(name) else None
+
+
 def read(
     tree: exp.Query,
     columns: Mapping[str, Sequence[str]],
@@ -78,6 +83,8 @@ def plan_texts(
     columns: Sequence[Sequence[str]],
     sample: Sample,
     types: Types,
+    *,
+    is_integer_time: bool = True,
 ) -> Texts:
     """The texts for a query in normal form; `columns` are those of each window's stream."""
     tables = tuple(sorted({t.name for t in query.find_all(exp.Table) if t.name and not is_window(t.name)}))
@@ -89,7 +96,7 @@ def plan_texts(
     split: Answering | None = None
     parts: tuple[Part, ...] = ()
     try:
-        split, parts = _split(query.copy(), windows, columns, sample, types)
+        split, parts = _split(query.copy(), windows, columns, sample, types, is_integer_time=is_integer_time)
     except StatementError as error:
         reasons.append(error.message)
     except UnliftableError as error:
@@ -175,6 +182,8 @@ def _split(
     columns: Sequence[Sequence[str]],
     sample: Sample,
     types: Types,
+    *,
+    is_integer_time: bool,
 ) -> tuple[Answering, tuple[Part, ...]]:
     """The query over states of panes; raises with the reason if a window's rows are needed themselves."""
     for window in windows:
@@ -182,6 +191,7 @@ def _split(
     if len({w.kind is WindowKind.ROWS for w in windows}) > 1:
         raise UnliftableError("a window of rows stands beside another, and rows may come out of order")
     known = {window_name(i): Known(i, window_name(i), tuple(columns[i]), True, TIME) for i in range(len(windows))}
+    as_instants(query, windows, _number_or_none, is_integer_time=is_integer_time)
     panes.carry(query, is_window)
     push_below_joins(query, is_window, lambda sql: types(sql, ()))
     rewriter = Rewriter(known, types)

@@ -20,7 +20,7 @@ from millstream.views.overlay import is_view
 from millstream.views.reading import Readings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import TableInfo
@@ -139,6 +139,13 @@ class ContinuousViews:
         self.keeper.catch_up(every)
         for kept in every:
             self.keeper.merge(kept)
+
+    def catch_up_named(self, names: Sequence[str]) -> None:
+        """Bring those of some views that are continuous up to date."""
+        known = self._lake.catalog.tables()
+        found = [t for n in names if (t := known.get(n.lower())) is not None and is_view(t)]
+        if found and not self._lake.read_only:
+            self.keeper.catch_up([self.keeper.kept(t) for t in found])
 
     def catch_up_for(self, query: st.Query, tables: Mapping[str, TableInfo]) -> None:
         """Bring the views that a query reads, itself or through plain views, up to date."""
