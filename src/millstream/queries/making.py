@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from millstream.catalog.views import written_schema
 from millstream.errors import Condition, Span, StatementError
 from millstream.execute import query as execute
 from millstream.execute.types import stored_type
@@ -174,6 +175,10 @@ class Maker:
         """The plan without what Spark would refuse of it."""
         if plan.split is not None and (error := self._answers.complaint(plan, plan.split)) is not None:
             plan = replace(plan, split=None, parts=(), reasons=(*plan.reasons, error))
+        if plan.split is not None:
+            feed = empty_feed(self._lake, plan)
+            made = (written_schema(self._answers.schema(p.fragment, feed)) for p in plan.parts)
+            plan = replace(plan, schemas=tuple(made))
         if plan.whole is not None and (error := self._answers.complaint(plan, plan.whole)) is not None:
             plan = replace(plan, whole=None, reasons=(*plan.reasons, f"instants are answered one by one: {error}"))
         return plan

@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from millstream.catalog import queries, snapshots
 from millstream.catalog.queries import unpacked
+from millstream.catalog.views import read_arrow_schema
 from millstream.plan.incremental import merged_name, state_name
 from millstream.plan.standing import N, QueryPlan, Sampling, WindowKind
 from millstream.queries import emitting, instants
-from millstream.queries.answering import Feed, empty_feed
+from millstream.queries.answering import Feed
 from millstream.queries.feeding import Feeder, enter, first_on_time
 from millstream.queries.held import Held
 from millstream.queries.instants import Instant, Stretches
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from millstream.catalog.records import TableInfo
     from millstream.plan.incremental import Part
     from millstream.plan.standing import Answering
-    from millstream.queries.answering import Answers, empty_feed
+    from millstream.queries.answering import Answers
     from millstream.queries.arrivals import Arrived
     from millstream.storage.lake import Lake
 
@@ -87,18 +88,12 @@ class Stepper:
         for number, window in enumerate(plan.windows):
             if window.kind in HELD and STATES + number in parts:
                 run.held[number] = Held(window, pa.concat_tables(parts[STATES + number]))
+        run.schemas = tuple(read_arrow_schema(text) for text in plan.schemas)
         if run.is_split:
-            self._prepare(run)
             for number in range(len(plan.parts)):
                 for rows in parts.get(number, []):
                     keep(run, number, rows)
         return run
-
-    def _prepare(self, run: Run) -> None:
-        """Learn the columns of a query's states."""
-        if not run.schemas:
-            feed = empty_feed(self._lake, run.plan)
-            run.schemas = tuple(self._answers.schema(p.fragment, feed) for p in run.plan.parts)
 
     # A step
 
@@ -276,7 +271,6 @@ class Stepper:
         rows = sum(len(a.ids) for a in came)
         if not run.is_split or not rows:
             return
-        self._prepare(run)
         feed = self._feeder.feed(
             run, step.place, look, came, counted, is_new=True, most_here=self._answers.most_here
         )

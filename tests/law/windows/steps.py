@@ -201,11 +201,11 @@ class Script:
             (self.insert, length),
             (self.advance, length // 8),
             (self.change, 2),
-            (self.mend, 3),
+            (self.mend, 2),
             (self.set, 4),
-            (self.pause, 2),
-            (self.resume, 2),
-            (self.drain, 2),
+            (self.pause, 1),
+            (self.resume, 1),
+            (self.drain, 1),
             (self.reopen, 2),
         ]
         actions = [action for action, times in often for _ in range(times)]
