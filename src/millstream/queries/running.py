@@ -154,8 +154,11 @@ class Stepper:
             return None
         waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
         with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
-            started = self._timer()
+            started, before = self._timer(), _positions(run)
             made = self._step(run, look)
+        if not made and _positions(run) == before:
+            # Nothing has moved, so there is no use in trying again.
+            return None
         run.rows_waited += waiting
         if made and run.plan.sample.kind is not Sampling.COMMIT:
             run.rows_an_answer, run.rows_waited = run.rows_waited // made, 0
@@ -452,6 +455,10 @@ def keep(run: Run, number: int, rows: pa.Table) -> None:
         run.states.setdefault(number, []).append(rows)
     else:
         run.panes.setdefault(number, Panes(part, run.schemas[number])).add(rows)
+
+
+def _positions(run: Run) -> list[tuple[int, int | None]]:
+    return [(seen.position, seen.advanced_to) for seen in run.place.streams.values()]
 
 
 def _types(run: Run) -> list[pa.DataType]:
