@@ -9,7 +9,6 @@ memory      50M events through the six views: what the driver, the JVM and its w
 
 from __future__ import annotations
 
-import os
 import pickle
 import statistics
 import subprocess
@@ -52,6 +51,7 @@ from _aim import (
     read_view,
     store,
 )
+from _memory import Resident, resident
 from _svg import Plot, Series
 from harness import GIB, Measure, Run, Target, at_least, at_most, main, own_python, ratio, seconds
 from history import rarer
@@ -96,19 +96,6 @@ with open(sys.argv[3], "wb") as file:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """The memory that the processes of a contender have at one moment, in bytes."""
-
-    driver: int = 0
-    jvm: int = 0
-    workers: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.driver + self.jvm + self.workers
-
-
 def contend_apart(job: Job) -> tuple[Outcome, Resident]:
     """Run one contender in a process of its own, and watch its memory and that of its children."""
     told, done = (job.own.with_suffix(suffix) for suffix in (".job", ".outcome"))
@@ -131,38 +118,6 @@ def _watch(process: subprocess.Popen[bytes]) -> Resident:
             peak = max(peak, resident(process.pid), key=lambda r: r.total)
         else:
             return peak
-
-
-def resident(root: int) -> Resident:
-    """What a process and those below it have resident now; pages that two of them share count twice."""
-    parents, names = _processes()
-    family = {root}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    jvms = {pid for pid in family if names[pid] == "java"}
-    # By name, as a JVM that starts a program is there twice for a moment, under the name of a thread.
-    workers = {pid for pid in family - {root} if names[pid].startswith("python")}
-    return Resident(_resident(root), sum(map(_resident, jvms)), sum(map(_resident, workers)))
-
-
-def _processes() -> tuple[dict[int, int], dict[int, str]]:
-    """The parent and the name of every process there is."""
-    parents, names = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            before, _, after = stat.read_text().rpartition(")")
-        except OSError:
-            continue
-        pid, _, name = before.partition(" (")
-        parents[int(pid)], names[int(pid)] = int(after.split()[1]), name
-    return parents, names
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 # contests

@@ -21,7 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _svg import Plot, Series
 from harness import Measure, Run, at_least, at_most, main, seconds
@@ -34,6 +36,8 @@ GROUPS = 10_000
 WINDOW, SLIDE = 10_240_000, 20_000
 FILL = 1_000_000
 SLIDES, REPEATS, WARM = 20, 5, 3
+MOST_CHECKED = 2_000_000
+"""Up to here the last answer is checked against the window's rows, which are kept for that."""
 INCREMENTAL, AGAIN = "incremental", "re-evaluated"
 
 
@@ -44,11 +48,20 @@ class Rows:
         self._random = np.random.default_rng(seed)
         self._groups = groups
         self._others = others
+        self._made: list[pa.Table] = []
+        self.keeps = False
 
     def next(self, count: int) -> pa.Table:
         x1 = self._random.integers(0, self._groups, count, dtype=np.int32)
         x2 = self._random.integers(0, self._others, count, dtype=np.int32)
-        return pa.table({"x1": x1, "x2": x2})
+        made = pa.table({"x1": x1, "x2": x2})
+        if self.keeps:
+            self._made.append(made)
+        return made
+
+    def last(self, count: int) -> pd.DataFrame:
+        """The newest rows, where they are kept."""
+        return pa.concat_tables(self._made).slice(sum(t.num_rows for t in self._made) - count).to_pandas()
 
 
 @contextmanager
@@ -111,9 +124,20 @@ def _q1(run: Run, window: int, slide: int, selected: float = 0.2, count: int = S
         rows = Rows()
         db.sql("CREATE STREAM s (x1 INT, x2 INT)")
         db.sql(f"CREATE CONTINUOUS QUERY q AS {q1(window, slide, selected)[0]}")
+        rows.keeps = window <= MOST_CHECKED
         filled(db, "s", rows, window)
         slides(db, lambda: db.insert("s", rows.next(slide)), WARM)
-        return slides(db, lambda: db.insert("s", rows.next(slide)), count)
+        taken = slides(db, lambda: db.insert("s", rows.next(slide)), count)
+        if rows.keeps:
+            _check_q1(db, rows.last(window), selected)
+        return taken
+
+
+def _check_q1(db: Database, rows: pd.DataFrame, selected: float) -> None:
+    chosen = rows[rows["x1"] > round(GROUPS * (1 - selected)) - 1]
+    expected = chosen.groupby("x1")["x2"].sum().to_dict()
+    if dict(db.results("q")[-1].fetchall()) != expected:
+        raise AssertionError("Q1 gave another answer than its rows")
 
 
 def _spark(run: Run) -> SparkSession:
@@ -243,10 +267,33 @@ def _q2(run: Run, window: int, slide: int) -> list[float]:
                 db.insert(name, source.next(count).append_column("t", times))
             at += count
 
+        for source in rows.values():
+            source.keeps = window <= MOST_CHECKED
         insert(window)
         db.drain()
         slides(db, lambda: insert(slide), WARM)
-        return slides(db, lambda: insert(slide), SLIDES)
+        taken = slides(db, lambda: insert(slide), SLIDES)
+        if all(source.keeps for source in rows.values()):
+            _check_q2(db, rows, window)
+        return taken
+
+
+def _check_q2(db: Database, rows: dict[str, Rows], window: int) -> None:
+    last = db.results("q")[-1]
+    assert isinstance(last.instant, int)
+    # Rows that came after the last instant are not in its windows.
+    frames = []
+    for source in rows.values():
+        every = source.last(sum(t.num_rows for t in source._made))
+        frames.append(every.iloc[max(0, last.instant - window + 1) : last.instant + 1])
+    a = frames[0].groupby("x2")["x1"].agg(["max", "count"])
+    b = frames[1].groupby("x2")["x1"].agg(["sum", "count"])
+    both = a.join(b, how="inner", lsuffix="_a", rsuffix="_b")
+    pairs = both["count_a"] * both["count_b"]
+    expected = (both["max"].max(), (both["sum"] * both["count_a"]).sum() / pairs.sum())
+    found = last.fetchall()[0]
+    if found[0] != expected[0] or abs(found[1] - expected[1]) > 1e-9 * abs(expected[1]):
+        raise AssertionError(f"Q2 gave {found} instead of {expected}")
 
 
 def landmark(run: Run) -> Sequence[Measure]:
@@ -260,7 +307,18 @@ def landmark(run: Run) -> Sequence[Measure]:
             "CREATE CONTINUOUS QUERY q AS SELECT max(x1) AS m, sum(x2) AS total FROM s [LANDMARK]"
             f" WHERE x1 > {bound} SAMPLE ROWS {slide}"
         )
-        taken = slides(db, lambda: db.insert("s", rows.next(slide)), 40)
+        totals = [0, 0]
+
+        def insert() -> None:
+            some = rows.next(slide)
+            chosen = some.filter(pc.greater(some.column("x1"), bound))
+            totals[0] = max(totals[0], pc.max(chosen.column("x1")).as_py() or 0)
+            totals[1] += pc.sum(chosen.column("x2")).as_py() or 0
+            db.insert("s", some)
+
+        taken = slides(db, insert, 40)
+        if db.results("q")[-1].fetchall() != [tuple(totals)]:
+            raise AssertionError(f"Q3 gave another answer than {totals}")
     _plot(run, "landmark", "answer", {INCREMENTAL: [(i + 1, t * 1_000) for i, t in enumerate(taken)]})
     late, early = statistics.median(taken[-3:]), statistics.median(taken[1:4])
     notes = {"second_ms": taken[1] * 1_000, "fortieth_ms": taken[-1] * 1_000}
