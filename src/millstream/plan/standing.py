@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from millstream.plan.incremental import Part, part_from
+from millstream.schema import Duration
 
 INSTANTS = "__ms_instants__"
 """The place-holder of the instants to answer: `n` counts them, `x` is the place on the axis of the sample, `p` the
@@ -178,8 +179,8 @@ def _window(made: dict[str, Any]) -> Window:
 def explained(name: str, plan: QueryPlan, *, is_split: bool) -> str:
     """A query as text for people: its windows, when it answers, what it keeps, and what answers."""
     lines = [f"Continuous query {name}"]
-    lines += [f"Window {i}: {_window_text(w)}" for i, w in enumerate(plan.windows, start=1)]
-    lines.append(f"Answers: {_sample_text(plan.sample)}, EMIT {plan.emit}")
+    lines += [f"Window {i}: {_window_text(w, plan)}" for i, w in enumerate(plan.windows, start=1)]
+    lines.append(f"Answers: {_sample_text(plan)}, EMIT {plan.emit}")
     if plan.is_monotone:
         lines += ["Derivations: each is delivered once, from new rows and the windows of the others"]
     elif is_split and plan.split is not None:
@@ -202,28 +203,36 @@ def explained(name: str, plan: QueryPlan, *, is_split: bool) -> str:
         for made in (window_name(number), f"__ms_stream_{number}__"):
             text = text.replace(made, f"window_{number + 1}_of_{window.name}")
     for number in range(len(plan.parts)):
-        text = text.replace(f"__ms_state_{number}__", f"state_{number + 1}")
-    return text.replace(INSTANTS, "instants")
+        text = text.replace(f"__ms_merged_{number}__", f"merged_state_{number + 1}")
+    for name, meaning in {INSTANTS: "instants", N: "instant", ENTER: "enter", LEAVE: "leave"}.items():
+        text = text.replace(name, meaning)
+    return text
 
 
-def _window_text(window: Window) -> str:
+def _length(amount: int, plan: QueryPlan) -> str:
+    return Duration(amount, plan.is_integer_time).sql().removeprefix("INTERVAL ")
+
+
+def _window_text(window: Window, plan: QueryPlan) -> str:
+    length = _length(window.length, plan)
     forms = {
-        WindowKind.INTERVAL: f"the last {window.length}",
+        WindowKind.INTERVAL: f"the last {length}",
         WindowKind.ROWS: f"the newest {window.rows} rows",
         WindowKind.PARTITION: f"the newest {window.rows} rows for each {', '.join(window.keys)}",
-        WindowKind.LANDMARK: f"everything, anew every {window.length}" if window.length else "everything so far",
-        WindowKind.CUT: f"cut into windows of {window.length}",
-        WindowKind.SESSION: f"cut into sessions by gaps of {window.length}",
+        WindowKind.LANDMARK: f"everything, anew every {length}" if window.length else "everything so far",
+        WindowKind.CUT: f"cut into windows of {length}",
+        WindowKind.SESSION: f"cut into sessions by gaps of {length}",
     }
     return f"{window.name}, {forms[window.kind]}"
 
 
-def _sample_text(sample: Sample) -> str:
+def _sample_text(plan: QueryPlan) -> str:
+    sample, step = plan.sample, _length(plan.sample.step, plan)
     return {
-        Sampling.INTERVAL: f"every {sample.step} of stream time",
+        Sampling.INTERVAL: f"every {step} of stream time",
         Sampling.ROWS: f"after every {sample.step} rows",
         Sampling.REALTIME: "at every new time",
-        Sampling.ENDS: f"when a window ends, every {sample.step}",
+        Sampling.ENDS: f"when a window ends, every {step}",
         Sampling.SESSION: "when a session ends",
         Sampling.COMMIT: "as rows are committed",
     }[sample.kind]
