@@ -48,3 +48,8 @@ def open_database(path: Path, clock: Clock) -> Database:
 
     database = millstream.connect(str(path), spark=shared_spark(), clock=clock, background=False)
     return cast("Database", database)
+
+
+def jobs(spark: SparkSession) -> int:
+    """How many jobs Spark has been given since it started; its status tracker hears of them later and forgets."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())

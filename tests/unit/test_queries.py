@@ -12,6 +12,7 @@ import millstream
 from millstream.errors import Condition, MillstreamError, StatementError
 from millstream.queries import front, storing
 from millstream.storage import upkeep
+from tests.slt.spark import jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,17 +179,13 @@ def test_a_python_function_that_raises_fails_its_query_until_it_is_mended(s: Dat
 # What it costs
 
 
-def jobs(db: Database) -> int:
-    return len(db.spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-
-
 def steps(db: Database, query: str, first: int, last: int) -> int:
     """How many jobs the answers to some rows take."""
     db.insert("s", rows(first, last))
-    before = jobs(db)
+    before = jobs(db.spark)
     db.drain()
     assert db.results(query)
-    return jobs(db) - before
+    return jobs(db.spark) - before
 
 
 @pytest.mark.parametrize("incremental", ["on", "off"])

@@ -15,6 +15,7 @@ from millstream.execute.passes import fuse
 from millstream.schema import ObjectKind
 from millstream.storage import upkeep
 from millstream.views import keeping, kernels, merging
+from tests.slt.spark import jobs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,11 +45,6 @@ def rows(count: int, first: int = 0) -> pa.Table:
     })  # fmt: skip
 
 
-def jobs(db: Database) -> int:
-    """How many jobs Spark has run since it started."""
-    return len(db.spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-
-
 def read(db: Database, view: str) -> list[tuple[Any, ...]]:
     return sorted(db.sql(f"SELECT * FROM {view}").fetchall(), key=repr)
 
@@ -74,9 +70,9 @@ def test_a_basket_costs_as_many_jobs_for_twenty_views_as_for_one(events: Databas
         )
         if number in (0, 19):
             events.insert("events", rows(20_000))
-            before = jobs(events)
+            before = jobs(events.spark)
             events.drain()
-            costs.append(jobs(events) - before)
+            costs.append(jobs(events.spark) - before)
     assert costs[0] == costs[1] >= 1
     for number in (0, 7, 19):
         found = dict(read(events, f"v{number}"))
@@ -154,19 +150,19 @@ def test_a_read_with_nothing_new_costs_no_job(events: Database) -> None:
     events.sql("CREATE CONTINUOUS VIEW lists AS SELECT k, collect_set(v) AS vs FROM events GROUP BY k")
     events.insert("events", rows(50))
     first, lists = read(events, "v"), read(events, "lists")
-    before = jobs(events)
+    before = jobs(events.spark)
     assert read(events, "v") == first
     assert read(events, "lists") == lists
     assert events.sql("SELECT total FROM v WHERE k = 1").fetchall() == [(r[2],) for r in first if r[0] == 1]
-    assert jobs(events) == before
+    assert jobs(events.spark) == before
 
 
 def test_small_baskets_of_proven_types_need_no_job_at_all(events: Database) -> None:
     events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
-    before = jobs(events)
+    before = jobs(events.spark)
     events.insert("events", rows(50))
     found = read(events, "v")
-    assert jobs(events) == before
+    assert jobs(events.spark) == before
     assert found == expected(events, QUERY, rows(50))
 
 
@@ -176,9 +172,9 @@ def test_a_file_of_seen_and_unseen_rows_is_read_in_part(events: Database) -> Non
     read(events, "v")
     events.insert("events", rows(20, 20))
     upkeep.flush_table(events._lake, events._lake.catalog.tables()["events"])
-    before = jobs(events)
+    before = jobs(events.spark)
     found = read(events, "v")
-    assert jobs(events) == before
+    assert jobs(events.spark) == before
     assert found == expected(events, QUERY, rows(40))
 
 
