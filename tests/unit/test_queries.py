@@ -219,7 +219,7 @@ def test_empty_panes_cost_nothing(s: Database) -> None:
     s.insert("s", [(1, 1, 1), (1, 1, 40_001)])
     s.drain()
     (run,) = s._engine.queries._runs.values()
-    assert sum(p.rows for p in run.panes.values()) == 1
+    assert sum(p.rows for p in run.states.values()) == 1
     assert len(s.results("q")) <= 1_000
 
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from millstream.plan.incremental import Part, Partial
-from millstream.queries.panes import Panes, UnmergeableError, can_merge
+from millstream.queries.panes import Panes, UnmergeableError, can_merge, with_pane
+from millstream.queries.piles import FAN, Piles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,3 +124,76 @@ def test_what_arrow_cannot_merge_is_known_before() -> None:
     assert can_merge(PART)
     other = Part((0,), "x", None, (), ("e", "u", "k0"), "e, u, k0", (Partial("p0", "x", "hll_union_agg(p0)"),))
     assert not can_merge(other)
+
+
+def merged_naively(wanted: Sequence[Sequence[pa.Table]]) -> list[pa.Table]:
+    """What Spark does, here."""
+    made = []
+    for pieces in wanted:
+        panes = Panes(PART, SCHEMA)
+        for rows in pieces:
+            panes.add(with_pane(rows, 0, SCHEMA))
+        made.append(panes.at(0))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_piles_give_every_instant_what_is_open(seed: int) -> None:
+    random = Random(seed)
+    piles, rows = Piles(SCHEMA), list[Row]()
+    lengths = random.choice([[20], [20, 3], [2**60], [400, 2**60]])
+    due = range(0)
+    while due.stop < 300:
+        due = range(due.stop, due.stop + random.choice([1, 2, 60]))
+        new: list[Row] = []
+        for _ in range(random.randint(0, 6)):
+            enter = random.choice(due) + random.choice([0, 0, 0, 5])
+            leave = min(2**60, enter + random.choice(lengths))
+            value = random.choice([None, random.randint(-9, 9)])
+            new.append((enter, leave, random.choice([None, 1, 2, 3]), value, value))
+        rows += new
+        piles.add(table(new))
+        for at, cover in zip(due, piles.at_each(due, merged_naively), strict=True):
+            (whole,) = merged_naively([cover])
+            assert shown(whole) == naive(rows, at)
+        piles.expire(due[-1])
+        assert all(shown(whole) == naive(rows, due[-1] + 1) for whole in _after(piles, due[-1] + 1))
+        rows = [r for r in rows if r[1] > due[-1]]
+
+
+def _after(piles: Piles, x: int) -> list[pa.Table]:
+    """The answer of piles that were stored and read again."""
+    again = Piles(SCHEMA)
+    for rows in piles.tables():
+        again.add(rows)
+    return merged_naively(again.at_each([x], merged_naively))
+
+
+@pytest.mark.parametrize("lasting", [500, 2**60])
+def test_an_answer_reads_few_rows_of_piles_and_seldom_merges(lasting: int) -> None:
+    piles, reads, merges = Piles(SCHEMA), list[int](), list[int]()
+
+    def counting(wanted: Sequence[Sequence[pa.Table]]) -> list[pa.Table]:
+        merges.append(len(wanted))
+        return merged_naively(wanted)
+
+    for x in range(2_000):
+        piles.add(table([(x, min(2**60, x + lasting), 1, 1, 1)]))
+        (cover,) = piles.at_each([x], counting)
+        reads.append(sum(p.num_rows for p in cover))
+        piles.expire(x)
+    assert max(reads[1_000:]) <= 6 * FAN
+    assert len(merges) <= 2_000 // FAN + 1
+    assert piles.rows <= (501 if lasting == 500 else 4 * FAN)
+    (last,) = merged_naively([cover])
+    assert shown(last) == [(1, min(2_000, lasting + 1), 1)]
+
+
+def test_what_cannot_be_merged_is_left_as_it_was() -> None:
+    panes = Panes(PART, SCHEMA)
+    panes.add(table([(0, 5, 1, 1, 1), (1, 9, 1, 2**62, 2)]))
+    with pytest.raises(UnmergeableError):
+        panes.at_each([0, 1, 7])
+    kept = pa.concat_tables(list(panes.tables()))
+    assert sorted(kept.column("u").to_pylist()) == [5, 9]
+    assert kept.column("e").to_pylist() == [0, 1]

@@ -43,7 +43,7 @@ from millstream.queries import here, tasks
 from millstream.queries.instants import Instant, mark_of
 from millstream.queries.tasks import Large
 from millstream.queries.windows import Numbering, rows_sql
-from millstream.rewrite.panes import merged
+from millstream.rewrite.panes import E, U, merged
 from millstream.schema import TIMESTAMP, Column, ObjectKind, Schema
 from millstream.storage import segment, state
 from millstream.storage.reader import Reader
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 MARKS = (TIME, ROW_NUMBER, ENTER, LEAVE, LAST)
 MOST_LISTED = 256
 """So many instants are written out in a text; more become a relation."""
+PIECES, MEMBERS = "__ms_pieces_{}__", "__ms_members_{}__"
 MEMBER = f"s.{ENTER} <= i.x AND i.x <= s.{LEAVE} AND i.tau <= s.{LAST}"
 
 
@@ -74,6 +75,8 @@ class Feed:
     rows: dict[int, str] = field(default_factory=dict)
     scans: dict[str, Scan] = field(default_factory=dict)
     arrow: dict[str, pa.Table] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    """What other names stand for, as SQL."""
     large: dict[int, Large] = field(default_factory=dict)
     """New rows of windows that are too many for the driver."""
 
@@ -166,6 +169,24 @@ class Answers:
         except StatementError as error:
             return error.message
         return None
+
+    # States that Spark merges
+
+    def merged(self, part: Part, schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]) -> list[pa.Table]:
+        """Partial results merged, each of some lists of pieces to one row a group, in one job."""
+        feed, own = Feed(), [k for k in part.keys if k not in (E, U)]
+        rows = _needed(feed, 0, schema, list(range(len(wanted))), wanted)
+        text = part.merged(f"{rows} AS m", keys=(E, *own))
+        names = [f for f in schema if f.name not in (E, U)]
+        found = apart(self._run(text, feed).to_arrow(), len(wanted))
+        return [rows.select([f.name for f in names]).cast(pa.schema(names)) for rows in found]
+
+    @staticmethod
+    def put_state(
+        feed: Feed, number: int, schema: pa.Schema, due: Sequence[Instant], covers: Sequence[Sequence[pa.Table]]
+    ) -> None:
+        """Let a state's name stand for the rows that each instant needs of it."""
+        feed.texts[state_name(number)] = _needed(feed, number, schema, [i.x for i in due], covers)
 
     # Answers
 
@@ -343,7 +364,28 @@ def _fed(text: str, feed: Feed) -> str:
         made = f"({rows})" if " " in rows else rows
         text = text.replace(stream_name(number), f"(SELECT * FROM {made} WHERE {LEAVE} >= {ENTER})")
         text = text.replace(rows_name(number), made)
+    for name, rows in feed.texts.items():
+        text = text.replace(name, rows)
     return text
+
+
+def _needed(
+    feed: Feed, number: int, schema: pa.Schema, places: Sequence[int], covers: Sequence[Sequence[pa.Table]]
+) -> str:
+    """The rows that each place needs, with it as their `E`; every piece is handed to Spark once."""
+    pieces = {id(p): p for cover in covers for p in cover}
+    numbers = {key: i for i, key in enumerate(pieces)}
+    own = pa.schema([f for f in schema if f.name not in (E, U)])
+    rows = pa.concat_tables([own.empty_table(), *pieces.values()])
+    of = np.repeat(np.arange(len(pieces)), [p.num_rows for p in pieces.values()])
+    feed.put(PIECES.format(number), rows.append_column("piece", pa.array(of, pa.int64())))
+    pairs = [(x, numbers[id(p)]) for x, cover in zip(places, covers, strict=True) for p in cover]
+    members = {n: pa.array([p[i] for p in pairs], pa.int64()) for i, n in enumerate((E, "piece"))}
+    feed.put(MEMBERS.format(number), pa.table(members))
+    return (
+        f"(SELECT m.{E}, s.* FROM {MEMBERS.format(number)} AS m"
+        f" JOIN {PIECES.format(number)} AS s ON s.piece = m.piece)"
+    )
 
 
 def apart(rows: pa.Table, count: int) -> list[pa.Table]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from millstream.plan.incremental import Part
 
 
+LONG_AGO = -(2**62)
+
+
 class UnmergeableError(Exception):
     """Arrow cannot merge these rows; Spark can."""
 
@@ -70,16 +73,17 @@ class Panes:
         """All rows, as they are stored: those that have entered have entered long since."""
         yield from self._waiting
         for place, leaf in zip(self._places, self._leaves, strict=True):
-            yield self._with_pane(leaf, place)
+            yield with_pane(leaf, place, self._schema)
 
-    def _with_pane(self, leaf: pa.Table, place: int) -> pa.Table:
-        count = leaf.num_rows
-        columns = {
-            E: pa.array(np.full(count, -(2**62)), pa.int64()),
-            U: pa.array(np.full(count, place), pa.int64()),
-        }
-        made = [columns[f.name] if f.name in columns else leaf.column(f.name) for f in self._schema]
-        return pa.table(made, schema=self._schema)
+    def at_each(self, instants: Sequence[int]) -> list[pa.Table]:
+        """The groups of some instants, which come in order; if it cannot be done, nothing has been."""
+        saved = (list(self._waiting), list(self._places), list(self._leaves), self._base)
+        try:
+            return [self.at(x) for x in instants]
+        except UnmergeableError:
+            self._waiting, self._places, self._leaves, self._base = saved
+            self._nodes.clear()
+            raise
 
     def at(self, x: int) -> pa.Table:
         """The groups of an instant, merged; instants come in order."""
@@ -106,14 +110,9 @@ class Panes:
             return
         later = rows.filter(pc.invert(entered))
         self._waiting = [later] if later.num_rows else []
-        now = rows.filter(entered)
-        places = np.asarray(now.column(U).to_numpy(), np.int64)
-        order = np.argsort(places, kind="stable")
-        now, places = now.select(self._own.names).take(pa.array(order)), places[order]
-        edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
-        for low, high in pairwise(edges):
-            if places[low] >= x:
-                self._insert(int(places[low]), now.slice(low, high - low))
+        for place, own in by_place(rows.filter(entered), self._own.names):
+            if place >= x:
+                self._insert(place, own)
 
     def _insert(self, place: int, rows: pa.Table) -> None:
         at = bisect_left(self._places, place)
@@ -171,3 +170,23 @@ class Panes:
         if found is None:
             raise UnmergeableError
         return found
+
+
+def by_place(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    """Rows, of which there are some, by the place at which they leave, in order, with these of their columns."""
+    places = np.asarray(rows.column(U).to_numpy(), np.int64)
+    order = np.argsort(places, kind="stable")
+    rows, places = rows.select(list(columns)).take(pa.array(order)), places[order]
+    edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
+    for low, high in pairwise(edges):
+        yield int(places[low]), rows.slice(low, high - low)
+
+
+def with_pane(rows: pa.Table, place: int, schema: pa.Schema) -> pa.Table:
+    """Rows that have entered and leave at a place, as they are stored."""
+    pane = {E: LONG_AGO, U: place}
+    columns = [
+        pa.array(np.full(rows.num_rows, pane[f.name]), pa.int64()) if f.name in pane else rows.column(f.name)
+        for f in schema
+    ]
+    return pa.table(columns, schema=schema)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from millstream.plan.standing import QueryPlan
 from millstream.queries.held import Held
 from millstream.queries.panes import Panes
+from millstream.queries.piles import Piles
 from millstream.queries.place import Place
 from millstream.queries.tuning import Choice, Chunks
 from millstream.queries.windows import HELD
@@ -34,10 +35,10 @@ class Run:
     plan: QueryPlan
     place: Place
     schemas: tuple[pa.Schema, ...] = ()
-    panes: dict[int, Panes] = field(default_factory=dict)
-    """States that the driver merges."""
-    states: dict[int, list[pa.Table]] = field(default_factory=dict)
-    """States that Spark merges, in the pieces in which they came."""
+    states: dict[int, Panes | Piles] = field(default_factory=dict)
+    """By part: those that the driver merges are panes, those that Spark merges are piles."""
+    unmergeable: set[int] = field(default_factory=set)
+    """States that the driver has found that it cannot merge."""
     held: dict[int, Held] = field(default_factory=dict)
     answer: pa.Table | None = None
     pieces: dict[int, Counter[int]] = field(default_factory=dict)

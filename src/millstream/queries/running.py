@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow as pa
 from millstream.catalog import queries, snapshots
 from millstream.catalog.queries import unpacked
 from millstream.catalog.views import read_arrow_schema
-from millstream.plan.incremental import merged_name, state_name
+from millstream.plan.incremental import merged_name
 from millstream.plan.standing import N, QueryPlan, Sampling, WindowKind
 from millstream.queries import emitting, instants
 from millstream.queries.answering import Feed
@@ -26,6 +27,7 @@ from millstream.queries.feeding import Feeder, enter, first_on_time
 from millstream.queries.held import Held
 from millstream.queries.instants import Instant, Stretches
 from millstream.queries.panes import Panes, UnmergeableError, can_merge
+from millstream.queries.piles import Piles
 from millstream.queries.place import Place
 from millstream.queries.run import STATES, Look, Run, Step
 from millstream.queries.storing import Store
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
     from millstream.queries.answering import Answers
     from millstream.queries.arrivals import Arrived
     from millstream.storage.lake import Lake
+
+AnyState = TypeVar("AnyState", Panes, Piles)
 
 MOST_ROWS = 4_194_304
 """A step takes in so many rows of a stream at most, however many wait."""
@@ -280,10 +284,10 @@ class Stepper:
         numbers = sorted(range(len(run.plan.parts)) if wanted is None else wanted)
         parts, schemas = [run.plan.parts[i] for i in numbers], [run.schemas[i] for i in numbers]
         made = self._answers.partials(parts, schemas, feed, rows)
-        for number, partial in zip(numbers, made, strict=True):
-            if partial.num_rows:
-                keep(run, number, partial)
-                step.new.setdefault(number, []).append(partial)
+        for number, new in zip(numbers, made, strict=True):
+            if new.num_rows:
+                keep(run, number, new)
+                step.new.setdefault(number, []).append(new)
 
     # Answers
 
@@ -333,22 +337,39 @@ class Stepper:
         plan, feed = run.plan, Feed()
         assert plan.split is not None
         text = plan.split.text
-        if self._answers.most_here:
-            for number, panes in list(run.panes.items()):
-                try:
-                    feed.put(merged_name(number), _at_each(panes, plan.parts[number], due))
-                except UnmergeableError:
-                    run.states[number] = list(run.panes.pop(number).tables())
         for number, part in enumerate(plan.parts):
-            if merged_name(number) not in feed.scans:
-                text = text.replace(merged_name(number), merged_text(part, number))
-                feed.put(state_name(number), self._state(run, number))
+            if merged_name(number) not in text:
+                continue
+            here = self._merged_here(run, number, due)
+            if here is not None:
+                feed.put(merged_name(number), here)
+                continue
+            text = text.replace(merged_name(number), merged_text(part, number))
+            merge = partial(self._answers.merged, part, run.schemas[number])
+            covers = self._piles(run, number).at_each([i.x for i in due], merge)
+            self._answers.put_state(feed, number, run.schemas[number], due, covers)
         return self._answers.answers(plan, replace(plan.split, text=text), due, feed, _types(run))
 
+    def _merged_here(self, run: Run, number: int, due: Sequence[Instant]) -> pa.Table | None:
+        """The groups of each instant, merged in the driver; None if it cannot, or shall not."""
+        part, state = run.plan.parts[number], run.states.get(number)
+        if not self._answers.most_here or not can_merge(part) or number in run.unmergeable:
+            return None
+        if not isinstance(state, Panes):
+            run.states[number] = state = _refilled(Panes(part, run.schemas[number]), state)
+        try:
+            return _numbered(state.at_each([i.x for i in due]), part)
+        except UnmergeableError:
+            run.unmergeable.add(number)
+            return None
+
     @staticmethod
-    def _state(run: Run, number: int) -> pa.Table:
-        pieces = run.panes[number].tables() if number in run.panes else run.states.get(number, [])
-        return pa.concat_tables([run.schemas[number].empty_table(), *pieces])
+    def _piles(run: Run, number: int) -> Piles:
+        """A state for Spark to merge."""
+        state = run.states.get(number)
+        if not isinstance(state, Piles):
+            run.states[number] = state = _refilled(Piles(run.schemas[number]), state)
+        return state
 
     def _deliver(
         self,
@@ -400,7 +421,6 @@ class Stepper:
         if not run.has_choice or run.is_split == (wanted == INCREMENTAL):
             return set()
         run.place.is_split = not run.place.is_split
-        run.panes.clear()
         run.states.clear()
         if run.is_split:
             came = [self._feeder.arrived_before(run.place, look, s, is_stale=False) for s in run.plan.streams]
@@ -410,7 +430,6 @@ class Stepper:
     def _give_up_panes(self, run: Run, step: Step, look: Look, *, is_stale: bool = False) -> None:
         """Go on with the rows themselves: which are the newest is no longer the order in which they came."""
         step.place.is_split = run.place.is_split = False
-        run.panes.clear()
         run.states.clear()
         step.rewritten |= set(range(len(run.plan.parts)))
         came = [self._feeder.arrived_before(run.place, look, s, is_stale=is_stale) for s in run.plan.streams]
@@ -440,7 +459,6 @@ class Stepper:
                 i for i, p in enumerate(run.plan.parts) if any(windows[s].stream in stale for s in p.streams)
             }
             for number in touched:
-                run.panes.pop(number, None)
                 run.states.pop(number, None)
             self._keep_panes(run, step, look, came, 0, touched)
             step.rewritten |= touched
@@ -450,11 +468,15 @@ class Stepper:
 
 def keep(run: Run, number: int, rows: pa.Table) -> None:
     """Take partial results into a query's state."""
-    part = run.plan.parts[number]
-    if number in run.states or not can_merge(part):
-        run.states.setdefault(number, []).append(rows)
-    else:
-        run.panes.setdefault(number, Panes(part, run.schemas[number])).add(rows)
+    if number not in run.states:
+        run.states[number] = Piles(run.schemas[number])
+    run.states[number].add(rows)
+
+
+def _refilled(new: AnyState, old: Panes | Piles | None) -> AnyState:
+    for rows in () if old is None else old.tables():
+        new.add(rows)
+    return new
 
 
 def _positions(run: Run) -> list[tuple[int, int | None]]:
@@ -465,11 +487,10 @@ def _types(run: Run) -> list[pa.DataType]:
     return [c.type for c in run.query.schema.columns]
 
 
-def _at_each(panes: Panes, part: Part, due: Sequence[Instant]) -> pa.Table:
+def _numbered(answers: Sequence[pa.Table], part: Part) -> pa.Table:
     """The merged groups of each instant; without keys one row for each, whether or not there are panes."""
     made = []
-    for number, at in enumerate(due):
-        rows = panes.at(at.x)
+    for number, rows in enumerate(answers):
         if not rows.num_rows and not any(k not in (E, U) for k in part.keys):
             rows = pa.table([pa.nulls(1, f.type) for f in rows.schema], schema=rows.schema)
         made.append(rows.add_column(0, N, pa.array(np.full(rows.num_rows, number), pa.int64())))

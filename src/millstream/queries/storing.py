@@ -149,16 +149,14 @@ class Store:
     @staticmethod
     def _size(run: Run, number: int) -> int:
         """How many bytes a state has in memory, about; what is stored of it is compressed."""
-        pieces = run.states.get(number, [])
-        rows = run.panes[number].rows if number in run.panes else sum(t.num_rows for t in pieces)
-        return rows * 8
+        return run.states[number].rows * 8 if number in run.states else 0
 
     @staticmethod
     def _whole(run: Run, number: int) -> pa.Table | None:
         if number >= STATES:
             held = run.held.get(number - STATES)
             return None if held is None else held.rows
-        pieces = list(run.panes[number].tables()) if number in run.panes else run.states.get(number, [])
+        pieces = list(run.states[number].tables()) if number in run.states else []
         return pa.concat_tables(pieces) if pieces else None
 
     @staticmethod
@@ -168,10 +166,8 @@ class Store:
         tau = x if run.plan.sample.is_by_time else -(2**62)
         for held in run.held.values():
             held.trim(x, tau)
-        for panes in run.panes.values():
-            panes.expire(x)
-        for number, pieces in run.states.items():
-            run.states[number] = [t for t in pieces if pc.max(t.column(U)).as_py() > x]
+        for state in run.states.values():
+            state.expire(x)
 
     def _low(self, run: Run, place: Place, look: Look) -> None:
         """Move on what rows of streams are still needed."""

@@ -128,11 +128,11 @@ def check_text(text: str) -> None:
 
 
 def merged(part: Part, number: int) -> str:
-    """The text that merges the open panes of a state for each instant; without keys one row for each."""
+    """The text that merges the rows of a state that each instant needs; without keys one row for each.
+
+    The state has a row for each instant that needs it, with the instant's place as its `E`.
+    """
     own = tuple(k for k in part.keys if k not in (E, U))
     join = "JOIN" if own else "LEFT JOIN"
-    rows = (
-        f"(SELECT i.n AS {N}, s.* FROM {INSTANTS} AS i {join} {state_name(number)} AS s"
-        f" ON s.{E} <= i.x AND i.x <= s.{U}) AS m"
-    )
+    rows = f"(SELECT i.n AS {N}, s.* FROM {INSTANTS} AS i {join} {state_name(number)} AS s ON s.{E} = i.x) AS m"
     return f"({part.merged(rows, keys=(N, *own))})"
