@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ PART = Part(
     (Partial("p0", "sum(a0){f}", "sum(p0)"), Partial("p1", "max(a0){f}", "max(p1)")),
     types=(("e", "bigint"), ("u", "bigint"), ("k0", "int"), ("p0", "bigint"), ("p1", "bigint")),
 )  # fmt: skip
+
+UNKEYED = replace(PART, keys=("e", "u"), grouping="e, u")
+UNKEYED_SCHEMA = pa.schema([f for f in SCHEMA if f.name != "k0"])
 
 Row = tuple[int, int, int | None, int | None, int | None]
 
@@ -64,6 +68,38 @@ def test_every_instant_has_what_is_open(seed: int) -> None:
         assert shown(panes.at(x)) == naive(rows, x)
         if random.random() < 0.3:
             panes.expire(x)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_many_instants_at_once_are_as_one_by_one(seed: int) -> None:
+    random = Random(seed)
+    part, schema = (PART, SCHEMA) if seed % 3 else (UNKEYED, UNKEYED_SCHEMA)
+    together, alone = Panes(part, schema), Panes(part, schema)
+    due = range(0)
+    for _ in range(8):
+        due = range(due.stop, due.stop + random.choice([3, 20, 40]))
+        new: list[Row] = []
+        for _ in range(random.randint(0, 60)):
+            enter = random.choice(due) + random.choice([0, 0, 50])
+            value = random.choice([None, random.randint(-9, 9)])
+            length = random.choice([45, 45, 45, 3 if seed % 5 == 0 else 60])
+            new.append((enter, enter + length, random.choice([None, 1, 2, 3]), value, value))
+        for panes in (together, alone):
+            panes.add(table(new).select(schema.names))
+        found = together.at_each(due)
+        for x, rows in zip(due, found, strict=True):
+            assert contents(rows) == contents(alone.at(x))
+
+
+def contents(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(*(rows.column(n).to_pylist() for n in rows.column_names), strict=True), key=repr)
+
+
+def test_many_instants_at_once_are_not_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    panes = Panes(PART, SCHEMA)
+    panes.add(table([(e, e + 500, e % 7, e, e) for e in range(100)]))
+    monkeypatch.setattr(Panes, "at", lambda *_: pytest.fail("an instant was asked alone"))
+    assert [r.num_rows for r in panes.at_each(range(100))] == [min(x + 1, 7) for x in range(100)]
 
 
 def test_an_answer_takes_few_merges_however_many_panes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

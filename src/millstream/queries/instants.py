@@ -17,7 +17,7 @@ import numpy as np
 from millstream.plan.standing import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -83,7 +83,9 @@ def _down(sample: Sample, time: int) -> int:
     return (time - sample.offset) // sample.step * sample.step + sample.offset
 
 
-def due(plan: QueryPlan, place: Place, came: Sequence[Arrived], stretches: Stretches) -> list[Instant]:
+def due(
+    plan: QueryPlan, place: Place, came: Sequence[Arrived], stretches: Callable[[], Stretches]
+) -> list[Instant]:
     """The instants that have become due; the place moves on behind them. `stretches` are those with rows."""
     kind = plan.sample.kind
     if kind is Sampling.ROWS:
@@ -173,12 +175,12 @@ def stretches(until: int | None, pairs: Iterable[tuple[Numbers, Numbers]]) -> St
     return Stretches(until, starts[firsts], ends[lasts])
 
 
-def _steps(first: int, last: int, step: int, known: Stretches) -> Iterator[Instant]:
+def _steps(first: int, last: int, step: int, known: Callable[[], Stretches]) -> Iterator[Instant]:
     if (last - first) // step < MOST_EMPTY:
         yield from (Instant(t, t) for t in range(first, last + 1, step))
         return
     at = first
-    for low, high in known.gaps(first, last):
+    for low, high in known().gaps(first, last):
         begin = first + -(-(low - first) // step) * step
         end = first + (high - first) // step * step
         if (end - begin) // step + 1 <= MOST_EMPTY:

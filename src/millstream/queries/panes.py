@@ -10,7 +10,7 @@ that might overflow and NaN are for Spark (`UnmergeableError`), which reads the 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.queries import dense
 from millstream.rewrite.panes import E, U
 from millstream.views import merging
 
@@ -79,7 +80,11 @@ class Panes:
         """The groups of some instants, which come in order; if it cannot be done, nothing has been."""
         saved = (list(self._waiting), list(self._places), list(self._leaves), self._base)
         try:
-            return [self.at(x) for x in instants]
+            made: list[pa.Table] = []
+            while len(made) < len(instants):
+                some = self._together(instants[len(made) :])
+                made += self._at_once(some) or [self.at(x) for x in some]
+            return made
         except UnmergeableError:
             self._waiting, self._places, self._leaves, self._base = saved
             self._nodes.clear()
@@ -90,9 +95,33 @@ class Panes:
         self._enter(x)
         self._expire(x)
         found = [self._node(level, index) for level, index in self._cover()]
-        if not found:
-            return self._own.empty_table()
-        return found[0] if len(found) == 1 else self._merged(found)
+        return self._merged(found) if found else self._own.empty_table()
+
+    def _together(self, instants: Sequence[int]) -> Sequence[int]:
+        """The first of some instants, up to where a row leaves that enters among them."""
+        for rows in self._waiting:
+            leaves = rows.filter(pc.greater(rows.column(E), instants[0])).column(U)
+            if len(leaves):
+                instants = instants[: max(1, bisect_right(instants, pc.min(leaves).as_py()))]
+        return instants
+
+    def _at_once(self, instants: Sequence[int]) -> list[pa.Table] | None:
+        """The groups of many instants, in one go; None if it cannot be done."""
+        if len(instants) < dense.LEAST_INSTANTS or not self._part.partials:
+            return None
+        first, last = instants[0], instants[-1]
+        self._enter(first)
+        self._expire(first)
+        leaving = bisect_left(self._places, last)
+        open_now = list(zip(self._places, self._leaves, strict=True))[:leaving]
+        open_now += [(last, self._node(level, index)) for level, index in self._cover(leaving)]
+        pieces = [with_pane(leaf, place, self._schema) for place, leaf in open_now]
+        rows = pa.concat_tables([self._schema.empty_table(), *pieces, *self._waiting])
+        found = dense.at_each(self._part, rows, instants)
+        if found is not None:
+            self._enter(last)
+            self._expire(last)
+        return found
 
     def expire(self, x: int) -> None:
         """Give up what has left by a place."""
@@ -121,10 +150,10 @@ class Panes:
             self._forget(at)
         elif at == len(self._places):
             self._places.append(place)
-            self._leaves.append(self._merged([rows]))
+            self._leaves.append(rows)
         else:
             self._places.insert(at, place)
-            self._leaves.insert(at, self._merged([rows]))
+            self._leaves.insert(at, rows)
             self._nodes.clear()
 
     def _forget(self, at: int) -> None:
@@ -145,9 +174,9 @@ class Panes:
 
     # Merges
 
-    def _cover(self) -> Iterator[tuple[int, int]]:
-        """Whole blocks of 2, 4, 8 … leaves that make up all of them."""
-        low, high = self._base, self._base + len(self._leaves)
+    def _cover(self, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Whole blocks of 2, 4, 8 … leaves that make up all of them from one on."""
+        low, high = self._base + start, self._base + len(self._leaves)
         while low < high:
             level = min((low & -low).bit_length() - 1 if low else 63, (high - low).bit_length() - 1)
             yield level, low >> level

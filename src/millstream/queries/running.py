@@ -242,7 +242,7 @@ class Stepper:
             ends = next(iter(run.held.values())).ends() if run.held else np.empty(0, np.int64)
             ends = ends[ends <= (mark if mark is not None else -AFTER_ALL)]
             return [Instant(int(e), int(e)) for e in ends if place.answered is None or e > place.answered]
-        found = instants.due(plan, place, came, self._stretches(plan, place, came))
+        found = instants.due(plan, place, came, partial(self._stretches, plan, place, came))
         self._cover(plan, place, came)
         return found
 
@@ -260,7 +260,7 @@ class Stepper:
         for window in plan.windows:
             times = by_stream[window.stream].times
             if len(times):
-                last = int(last_of(window, times).max())
+                last = int(last_of(window, np.array([times.max()], np.int64))[0])
                 place.covered = last if place.covered is None else max(place.covered, last)
 
     # Panes

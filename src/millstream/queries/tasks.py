@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,8 +72,8 @@ def partials(
     if here.partials(parts, schemas, empty) is None:
         return None
     shares = _shares(lake, parts, schemas, large)
-    frame = session().createDataFrame([(pickle.dumps(s),) for s in shares], "share binary")
-    found = frame.repartition(len(shares)).mapInArrow(_task, "result binary").toArrow()
+    numbers = session().range(0, len(shares), 1, len(shares))
+    found = numbers.mapInArrow(partial(_task, shares), "result binary").toArrow()
     made: list[list[pa.Table]] = [[] for _ in parts]
     for result in found.column(0).to_pylist():
         tables = pickle.loads(result)
@@ -116,10 +117,10 @@ def _shares(
     return found
 
 
-def _task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _task(shares: Sequence[Share], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for share in batch.column(0).to_pylist():
-            result = pickle.dumps(_run(pickle.loads(share)))
+        for number in batch.column(0).to_pylist():
+            result = pickle.dumps(_run(shares[number]))
             yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], schema=RESULT)
 
 

@@ -90,9 +90,9 @@ def can_merge(part: Part) -> bool:
 def merged(part: Part, pieces: Sequence[pa.Table]) -> pa.Table | None:
     """One row for each group of the pieces' rows; None if Arrow cannot."""
     rows = pa.concat_tables(pieces)
-    if not all(_is_safe(rows, p.merge) for p in part.partials):
+    if not all(is_safe(rows, p.merge) for p in part.partials):
         return None
-    wanted = [(p.name, KERNELS[_function(p.merge)], OPTIONS) for p in part.partials]
+    wanted = [(p.name, KERNELS[function_of(p.merge)], OPTIONS) for p in part.partials]
     try:
         found = rows.group_by(list(part.keys)).aggregate(wanted)
     except pa.ArrowNotImplementedError:
@@ -102,14 +102,15 @@ def merged(part: Part, pieces: Sequence[pa.Table]) -> pa.Table | None:
     return pa.table(columns, names=list(rows.column_names)).cast(rows.schema)
 
 
-def _function(merge: str) -> str:
+def function_of(merge: str) -> str:
+    """The function by which a partial result is merged."""
     return merge.partition("(")[0]
 
 
-def _is_safe(rows: pa.Table, merge: str) -> bool:
+def is_safe(rows: pa.Table, merge: str) -> bool:
     """Whether Arrow gives what Spark gives: it tells no overflow of a sum, and NaN is no largest number to it."""
     column = rows.column(merge.partition("(")[2].removesuffix(")"))
-    if _function(merge) != "sum":
+    if function_of(merge) != "sum":
         return not (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
     if not pa.types.is_integer(column.type):
         return bool(pa.types.is_floating(column.type))
