@@ -72,6 +72,8 @@ def types(sql: str, _: object) -> Mapping[str, str]:
 def _lines(texts: standing.Texts) -> Iterator[str]:
     if texts.deltas is not None:
         yield f"derivations: {texts.deltas.text}"
+    for pairs in texts.pairs:
+        yield f"pairs {pairs.number}: {pairs.new()}"
     for number, part in enumerate(texts.parts):
         yield f"fragment {number}: {part.fragment}"
         yield f"merged {number}: {merged(part, number)}"
@@ -102,7 +104,7 @@ def test_a_rule_makes_what_its_fixture_says(rule: str, query: str, expected: str
 def test_there_is_a_fixture_for_every_rule() -> None:
     wanted = {
         "concatenation", "compensation", "expanding", "synchronous", "joins", "landmark", "last_k",
-        "distinct_top_k", "sketches", "lifting",
+        "distinct_top_k", "sketches", "lifting", "pairs",
     }  # fmt: skip
     assert {p.stem for p in FIXTURES.glob("*.txt")} == wanted
 

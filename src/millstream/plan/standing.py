@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from millstream.plan.incremental import Part, part_from
+from millstream.plan.incremental import Part, part_from, stream_name
 from millstream.schema import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 INSTANTS = "__ms_instants__"
 """The place-holder of the instants to answer: `n` counts them, `x` is the place on the axis of the sample, `p` the
@@ -37,6 +40,26 @@ def rows_name(number: int) -> str:
 def basket_name(stream_id: int) -> str:
     """The place-holder of the rows of a stream that a text reads, by the stream's table id."""
     return f"__ms_basket_{stream_id}__"
+
+
+def side_name(place: int) -> str:
+    """The place-holder of one side of a join of windows, in the text of its pairs."""
+    return f"__ms_side_{place}__"
+
+
+def new_name(number: int) -> str:
+    """The place-holder of a window's rows that are new."""
+    return f"__ms_new_{number}__"
+
+
+def old_name(number: int) -> str:
+    """The place-holder of a window's rows that were there before."""
+    return f"__ms_old_{number}__"
+
+
+def all_name(number: int) -> str:
+    """The place-holder of both."""
+    return f"__ms_all_{number}__"
 
 
 class WindowKind(StrEnum):
@@ -109,6 +132,41 @@ class Answering:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """A join of windows as a window of its own, numbered behind them: `text` gives its rows, from `side_name`s."""
+
+    number: int
+    windows: tuple[int, ...]
+    columns: tuple[str, ...]
+    text: str
+
+    def of(self, names: Sequence[str]) -> str:
+        """All pairs of rows of these relations."""
+        text = self.text
+        for place, name in enumerate(names):
+            text = text.replace(side_name(place), name)
+        return text
+
+    def new(self) -> str:
+        """The pairs that new rows make: with all rows of windows before theirs, with old ones of those behind."""
+        made = []
+        for new in range(len(self.windows)):
+            names = [
+                (all_name if i < new else new_name if i == new else old_name)(w)
+                for i, w in enumerate(self.windows)
+            ]
+            made.append(self.of(names))
+        return " UNION ALL ".join(made)
+
+
+def opened(text: str, pairs: Sequence[Pairs]) -> str:
+    """A fragment in which pairs stand for all pairs of the windows' rows."""
+    for pair in pairs:
+        text = text.replace(stream_name(pair.number), f"({pair.of([stream_name(w) for w in pair.windows])})")
+    return text
+
+
+@dataclass(frozen=True)
 class QueryPlan:
     """All of a continuous query. `whole` answers from the windows' rows, `split` from states that `parts` feed.
 
@@ -129,12 +187,23 @@ class QueryPlan:
     reasons: tuple[str, ...] = ()
     schemas: tuple[str, ...] = ()
     """The columns of each part's state, as the catalogue writes schemas."""
+    pairs: tuple[Pairs, ...] = ()
+    """Joins of windows that parts group the pairs of."""
     into: tuple[str, ...] = ()
     """Of a standing insert: the columns that its rows fill."""
 
     @property
     def streams(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys(w.stream for w in self.windows))
+
+    def pairs_of(self, part: Part) -> Pairs | None:
+        """The join of windows that a part groups the pairs of."""
+        return next((p for p in self.pairs if stream_name(p.number) in part.source), None)
+
+    @property
+    def paired(self) -> frozenset[int]:
+        """The windows whose rows are needed for pairs."""
+        return frozenset(w for p in self.pairs for w in p.windows)
 
     @property
     def is_monotone(self) -> bool:
@@ -168,6 +237,10 @@ class QueryPlan:
             "windows": windows,
             "sample": Sample(**sample),
             "parts": tuple(part_from(p) for p in made["parts"]),
+            "pairs": tuple(
+                Pairs(p["number"], tuple(p["windows"]), tuple(p["columns"]), p["text"])
+                for p in made.get("pairs", [])
+            ),
         }
         return cls(**(made | answering | tuples | rest))
 
@@ -185,6 +258,7 @@ def explained(name: str, plan: QueryPlan, *, is_split: bool) -> str:
         lines += ["Derivations: each is delivered once, from new rows and the windows of the others"]
     elif is_split and plan.split is not None:
         lines.append("Incremental: partial results of panes, merged for each instant")
+        lines += [f"Pairs {p.number - len(plan.windows) + 1}: {_pairs_text(p)}" for p in plan.pairs]
         for number, part in enumerate(plan.parts, start=1):
             lines += [
                 f"Stream fragment {number}: runs on each basket",
@@ -202,11 +276,17 @@ def explained(name: str, plan: QueryPlan, *, is_split: bool) -> str:
     for number, window in enumerate(plan.windows):
         for made in (window_name(number), f"__ms_stream_{number}__"):
             text = text.replace(made, f"window_{number + 1}_of_{window.name}")
+    for pair in plan.pairs:
+        text = text.replace(stream_name(pair.number), f"pairs_{pair.number - len(plan.windows) + 1}")
     for number in range(len(plan.parts)):
         text = text.replace(f"__ms_merged_{number}__", f"merged_state_{number + 1}")
     for name, meaning in {INSTANTS: "instants", N: "instant", ENTER: "enter", LEAVE: "leave"}.items():
         text = text.replace(name, meaning)
     return text
+
+
+def _pairs_text(pairs: Pairs) -> str:
+    return f"new rows with all, old rows with new\n  {pairs.of([window_name(w) for w in pairs.windows])}"
 
 
 def _length(amount: int, plan: QueryPlan) -> str:

@@ -36,6 +36,7 @@ from millstream.plan.standing import (
     Sampling,
     WindowKind,
     basket_name,
+    opened,
     rows_name,
     window_name,
 )
@@ -141,7 +142,7 @@ class Answers:
         self, parts: Sequence[Part], schemas: Sequence[pa.Schema], feed: Feed, rows: int
     ) -> list[pa.Table]:
         """What parts make of new rows, in one job, or here if they are few."""
-        if all(stream_name(s) in feed.arrow for p in parts for s in p.streams):
+        if not any(PLACE.search(_without(p.fragment, feed.arrow)) for p in parts):
             done = here.partials(parts, schemas, feed.arrow)
             if done is not None:
                 return done
@@ -162,7 +163,7 @@ class Answers:
         for number, part in enumerate(plan.parts):
             if merged_name(number) in text:
                 text = text.replace(merged_name(number), merged(part, number))
-                text = text.replace(state_name(number), f"({part.fragment})")
+                text = text.replace(state_name(number), f"({opened(part.fragment, plan.pairs)})")
         listed = _listed(plan, [Instant(0, 0)], None)
         try:
             self._run(self._with_instants(_fed(text, feed), plan, listed, feed), feed).schema()
@@ -326,7 +327,7 @@ class Answers:
         return query.run(self._spark, bound, self._relations, {})
 
 
-PLACE = re.compile(r"__ms_(?:rows|basket|late|state|stream|merged)_\d+__|timestamp_micros|unix_micros")
+PLACE = re.compile(r"__ms_(?:rows|basket|late|state|stream|merged|new|old|all)_\d+__|timestamp_micros|unix_micros")
 """What the kernel would have to know and does not."""
 
 

@@ -13,9 +13,13 @@ from millstream.plan.incremental import stream_name
 from millstream.plan.standing import (
     ENTER,
     LEAVE,
+    ROW_NUMBER,
     Sampling,
     WindowKind,
+    all_name,
     basket_name,
+    new_name,
+    old_name,
     rows_name,
 )
 from millstream.queries.answering import Feed
@@ -28,7 +32,7 @@ from millstream.storage.watermark import NEVER, times_of
 from millstream.views.overlay import new_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -125,7 +129,7 @@ class Feeder:
                 feed.put(rows_name(number), _typed(run.held[number].with_stretches(), plan))
                 feed.rows[number] = rows_name(number)
                 continue
-            since = found.before.position if is_new else found.before.low
+            since = found.before.position if is_new else min(found.before.position, found.before.low)
             marking = self._marking(plan, number, found, place, counted, unsampled)
             if found.seen.position - since <= most_here:
                 rows = self._marked(marking, look, found, since)
@@ -151,6 +155,25 @@ class Feeder:
                 below=found.seen.position,
             )  # fmt: skip
         return feed
+
+    @staticmethod
+    def tell_new_from_old(feed: Feed, windows: Iterable[int], plan: QueryPlan, came: Sequence[Arrived]) -> None:
+        """Let new and old rows of windows stand under names of their own, for pairs."""
+        by_stream = {a.stream: a.before.position for a in came}
+        for number in windows:
+            position = by_stream[plan.windows[number].stream]
+            rows = feed.arrow.get(rows_name(number))
+            if rows is None:
+                every = f"SELECT * FROM ({feed.rows[number]}) WHERE {LEAVE} >= {ENTER}"
+                feed.texts[all_name(number)] = f"({every})"
+                feed.texts[new_name(number)] = f"({every} AND {ROW_NUMBER} >= {position}L)"
+                feed.texts[old_name(number)] = f"({every} AND {ROW_NUMBER} < {position}L)"
+                continue
+            rows = rows.filter(pc.greater_equal(rows.column(LEAVE), rows.column(ENTER)))
+            is_new = pc.greater_equal(rows.column(ROW_NUMBER), position)
+            feed.put(all_name(number), rows)
+            feed.put(new_name(number), rows.filter(is_new))
+            feed.put(old_name(number), rows.filter(pc.invert(is_new)))
 
     @staticmethod
     def _bounds(plan: QueryPlan, number: int, due: Sequence[Instant]) -> tuple[int, int] | None:

@@ -17,7 +17,7 @@ from millstream.execute import query as execute
 from millstream.execute.types import stored_type
 from millstream.plan import cut as cuts
 from millstream.plan.bind import bind, find_named
-from millstream.plan.standing import QueryPlan, Sample, Sampling, Window, WindowKind, window_name
+from millstream.plan.standing import QueryPlan, Sample, Sampling, Window, WindowKind, opened, window_name
 from millstream.queries.answering import Answers, empty_feed
 from millstream.queries.emitting import CHANGE
 from millstream.rewrite import standing
@@ -167,17 +167,18 @@ class Maker:
         is_split = texts.split is not None and deltas is None
         made = replace(
             blank, sample=sample, plain=texts.plain, whole=texts.whole, split=texts.split if is_split else None,
-            parts=texts.parts if is_split else (), deltas=deltas, tables=tables, reasons=texts.reasons,
+            parts=texts.parts if is_split else (),
+            pairs=texts.pairs if is_split else (), deltas=deltas, tables=tables, reasons=texts.reasons,
         )  # fmt: skip
         return self._checked(made)
 
     def _checked(self, plan: QueryPlan) -> QueryPlan:
         """The plan without what Spark would refuse of it."""
         if plan.split is not None and (error := self._answers.complaint(plan, plan.split)) is not None:
-            plan = replace(plan, split=None, parts=(), reasons=(*plan.reasons, error))
+            plan = replace(plan, split=None, parts=(), pairs=(), reasons=(*plan.reasons, error))
         if plan.split is not None:
             feed = empty_feed(self._lake, plan)
-            made = (written_schema(self._answers.schema(p.fragment, feed)) for p in plan.parts)
+            made = (written_schema(self._answers.schema(opened(p.fragment, plan.pairs), feed)) for p in plan.parts)
             plan = replace(plan, schemas=tuple(made))
         if plan.whole is not None and (error := self._answers.complaint(plan, plan.whole)) is not None:
             plan = replace(plan, whole=None, reasons=(*plan.reasons, f"instants are answered one by one: {error}"))

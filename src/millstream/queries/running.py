@@ -19,7 +19,7 @@ import pyarrow as pa
 from millstream.catalog import queries, snapshots
 from millstream.catalog.queries import unpacked
 from millstream.catalog.views import read_arrow_schema
-from millstream.plan.incremental import merged_name
+from millstream.plan.incremental import merged_name, stream_name
 from millstream.plan.standing import N, QueryPlan, Sampling, WindowKind
 from millstream.queries import emitting, instants
 from millstream.queries.answering import Feed
@@ -278,16 +278,23 @@ class Stepper:
         rows = sum(len(a.ids) for a in came)
         if not run.is_split or not rows:
             return
-        feed = self._feeder.feed(
-            run, step.place, look, came, counted, is_new=True, most_here=self._answers.most_here
-        )
         numbers = sorted(range(len(run.plan.parts)) if wanted is None else wanted)
-        parts, schemas = [run.plan.parts[i] for i in numbers], [run.schemas[i] for i in numbers]
-        made = self._answers.partials(parts, schemas, feed, rows)
-        for number, new in zip(numbers, made, strict=True):
-            if new.num_rows:
-                keep(run, number, new)
-                step.new.setdefault(number, []).append(new)
+        paired = [n for n in numbers if run.plan.pairs_of(run.plan.parts[n]) is not None]
+        for some, is_new in (([n for n in numbers if n not in paired], True), (paired, False)):
+            if not some:
+                continue
+            feed = self._feeder.feed(
+                run, step.place, look, came, counted, is_new=is_new, most_here=self._answers.most_here
+            )
+            parts = [run.plan.parts[n] for n in some]
+            if some is paired:
+                self._feeder.tell_new_from_old(feed, run.plan.paired, run.plan, came)
+                parts = [_over_new_pairs(run.plan, p) for p in parts]
+            made = self._answers.partials(parts, [run.schemas[n] for n in some], feed, rows)
+            for number, new in zip(some, made, strict=True):
+                if new.num_rows:
+                    keep(run, number, new)
+                    step.new.setdefault(number, []).append(new)
 
     # Answers
 
@@ -471,6 +478,12 @@ def keep(run: Run, number: int, rows: pa.Table) -> None:
     if number not in run.states:
         run.states[number] = Piles(run.schemas[number])
     run.states[number].add(rows)
+
+
+def _over_new_pairs(plan: QueryPlan, part: Part) -> Part:
+    pairs = plan.pairs_of(part)
+    assert pairs is not None
+    return replace(part, source=part.source.replace(stream_name(pairs.number), f"({pairs.new()})"))
 
 
 def _refilled(new: AnyState, old: Panes | Piles | None) -> AnyState:

@@ -188,7 +188,9 @@ class Store:
         """Whether answers come from the stream's own rows."""
         if run.plan.sample.kind is Sampling.COMMIT:
             return False
-        return run.plan.windows[number].kind not in HELD and (not run.is_split or run.has_choice)
+        if run.plan.windows[number].kind in HELD:
+            return False
+        return not run.is_split or run.has_choice or number in run.plan.paired
 
     @staticmethod
     def _first_needed(run: Run, place: Place, number: int, position: int) -> int:
@@ -209,7 +211,7 @@ class Store:
                 entries.append((old.position, seen.position - 1, leave))
                 _shorten(entries)
         rows = sum(last - first + 1 for entries in place.ledger.values() for first, last, _ in entries)
-        if run.is_split and rows > MOST_ROWS_KEPT:
+        if run.is_split and rows > MOST_ROWS_KEPT and not run.plan.pairs:
             # Where so many rows are in the windows, states are the cheaper way for sure.
             place.is_rowless = run.place.is_rowless = True
             place.ledger.clear()

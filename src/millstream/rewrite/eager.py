@@ -6,7 +6,7 @@
 Every window is grouped by those of its columns that joins, keys and the rest speak of; aggregates over one window
 are pushed below and weighted with how many rows of the other windows meet a row; all others are computed above,
 weighted with how many rows stand behind one. So tables stay above, where they may change, and rows of two windows
-meet as groups.
+meet as groups. What depends on the values of both rows of a pair is for `pairs.py`.
 """
 
 from __future__ import annotations
@@ -55,17 +55,37 @@ class _Window:
 
 
 def push_below_joins(
-    query: exp.Query, is_window: Callable[[str], bool], types: Callable[[str], Mapping[str, str]]
+    query: exp.Query,
+    is_window: Callable[[str], bool],
+    types: Callable[[str], Mapping[str, str]],
+    *,
+    may_pair: bool,
 ) -> None:
-    """Rewrite every grouping of a query to which the rule applies, in place; `types` tells those of a fragment."""
+    """Rewrite every grouping of a query to which the rule applies, in place; `types` tells those of a fragment.
+
+    With `may_pair` what pairs of rows decide is left alone.
+    """
     for select in list(query.find_all(exp.Select)):
         found = _windows(select, is_window)
-        if found and _is_grouping(select):
+        if found and names.is_grouping(select) and not (may_pair and _is_about_pairs(select, found)):
             _push(select, found, types)
 
 
-def _is_grouping(select: exp.Select) -> bool:
-    return bool(select.args.get("group") or select.args.get("distinct") or names.aggregates_of(select))
+def _is_about_pairs(select: exp.Select, windows: Mapping[str, _Window]) -> bool:
+    """Whether windows are joined with each other alone, by more than keys, or for aggregates over both."""
+    if len(windows) < len(names.sources(select)):
+        return False
+    calls = [_windows_of(node, windows) for node in names.aggregates_of(select)]
+    clauses = [select.args.get("where"), *(j.args.get("on") for j in select.args["joins"])]
+    tests = [
+        t for c in clauses if c is not None for t in names.conjuncts(c.this if isinstance(c, exp.Where) else c)
+    ]
+    across = [t for t in tests if len(_windows_of(t, windows)) > 1 and not isinstance(t, exp.EQ)]
+    return bool(across) or any(len(of) > 1 for of in calls)
+
+
+def _windows_of(node: exp.Expr, windows: Mapping[str, _Window]) -> set[str]:
+    return {c.table.lower() for c in node.find_all(exp.Column)} & set(windows)
 
 
 def _windows(select: exp.Select, is_window: Callable[[str], bool]) -> dict[str, _Window]:
@@ -98,7 +118,7 @@ def _kind(select: exp.Select, place: int) -> str:
 def _push(select: exp.Select, windows: dict[str, _Window], types: Callable[[str], Mapping[str, str]]) -> None:
     calls = [_call(node, windows) for node in names.aggregates_of(select)]
     known = [c for c in calls if c is not None]
-    if len(known) < len(calls) or _asks_inside(select, windows) or not _can_average(known, windows, types):
+    if len(known) < len(calls) or names.asks_inside(select, windows) or not _can_average(known, windows, types):
         return
     _move_tests(select, windows)
     pushed = {id(n) for c in known if c.window is not None for n in c.node.walk()}
@@ -131,13 +151,6 @@ def _call(node: exp.Expr, windows: Mapping[str, _Window]) -> _Call | None:
     tables = {c.table.lower() for e in said for c in e.find_all(exp.Column)}
     (window,) = tables if len(tables) == 1 else (None,)
     return _Call(node, name, False, window if window in windows else None, argument, condition)
-
-
-def _asks_inside(select: exp.Select, windows: Mapping[str, _Window]) -> bool:
-    """Whether a subquery in an expression speaks of a window's columns."""
-    clauses = [*select.expressions, *(select.args[c] for c in ("where", "having", "order") if select.args.get(c))]
-    inner = [n for e in clauses for n in names.own_nodes(e) if isinstance(n, names.QUERIES)]
-    return any(c.table.lower() in windows for q in inner for c in q.find_all(exp.Column))
 
 
 def _can_average(

@@ -12,7 +12,7 @@ from millstream.rewrite import aggregates
 from millstream.sql.dialect import Millstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
 CLOCK = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentDatetime, exp.Localtimestamp)
 CLOCK_NAMES = frozenset({"now", "curdate", "current_week"})
@@ -161,3 +161,15 @@ def innermost(node: exp.Expr) -> exp.Expr | None:
     while isinstance(node, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
         node = node.this
     return node if is_aggregate(node) else None
+
+
+def is_grouping(select: exp.Select) -> bool:
+    """Whether a select groups its rows."""
+    return bool(select.args.get("group") or select.args.get("distinct") or aggregates_of(select))
+
+
+def asks_inside(select: exp.Select, known: Container[str]) -> bool:
+    """Whether a subquery in an expression speaks of columns of some of the sources."""
+    clauses = [*select.expressions, *(select.args[c] for c in ("where", "having", "order") if select.args.get(c))]
+    inner = [n for e in clauses for n in own_nodes(e) if isinstance(n, QUERIES)]
+    return any(c.table.lower() in known for q in inner for c in q.find_all(exp.Column))

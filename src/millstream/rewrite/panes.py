@@ -46,7 +46,7 @@ def carry(query: exp.Query, is_window: Callable[[str], bool]) -> None:
     for subquery in reversed(
         [s for s in query.find_all(exp.Subquery) if isinstance(s.parent, exp.From | exp.Join)]
     ):
-        for select in _branches(subquery.this):
+        for select in branches(subquery.this):
             source = _only_source(select, is_window)
             if source is not None:
                 alias = exp.to_identifier(source.alias_or_name, quoted=True)
@@ -54,12 +54,12 @@ def carry(query: exp.Query, is_window: Callable[[str], bool]) -> None:
                 select.set("expressions", [*select.expressions, *marks])
 
 
-def _branches(query: exp.Expr) -> list[exp.Select]:
+def branches(query: exp.Expr) -> list[exp.Select]:
     """The selects of a query that pass their rows on: itself, or the sides of a UNION ALL."""
     if isinstance(query, exp.Subquery):
-        return _branches(query.this)
+        return branches(query.this)
     if isinstance(query, exp.Union) and query.args.get("distinct") is False:
-        return [*_branches(query.this), *_branches(query.expression)]
+        return [*branches(query.this), *branches(query.expression)]
     return [query] if isinstance(query, exp.Select) else []
 
 
@@ -76,8 +76,8 @@ def _only_source(select: exp.Select, is_window: Callable[[str], bool]) -> exp.Ex
     source = sources[0]
     if isinstance(source, exp.Table):
         return source
-    passed = all(ENTER in b.named_selects for b in _branches(source))
-    return source if passed and _branches(source) else None
+    passed = all(ENTER in b.named_selects for b in branches(source))
+    return source if passed and branches(source) else None
 
 
 def of_part(part: Part) -> Part:
@@ -99,7 +99,7 @@ def _alias(part: Part) -> str:
     sources = [s for s in names.sources(found) if any(t.name in streams for t in s.find_all(exp.Table))]
     if len(sources) != 1:
         raise UnliftableError("two windows feed one grouping")
-    if not isinstance(sources[0], exp.Table) and not all(ENTER in b.named_selects for b in _branches(sources[0])):
+    if not isinstance(sources[0], exp.Table) and not all(ENTER in b.named_selects for b in branches(sources[0])):
         raise UnliftableError("a subquery between a window and its grouping does more than pass rows on")
     return f"`{sources[0].alias_or_name}`"
 

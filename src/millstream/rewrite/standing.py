@@ -3,36 +3,38 @@
     1  every stream in FROM becomes a window of its own; names qualified        normal.py
     2  PREV, first and last say what they go by                                 here
     3  the query for many instants, over the windows' rows                      lift.py
-    4  groupings over one window split into partial results of panes            views.py, block.py, panes.py
-    5  what is left above them, for many instants, over merged panes            lift.py
+    4  groupings pushed below joins of windows, or above the pairs of their rows eager.py, pairs.py
+    5  groupings over one window split into partial results of panes            views.py, block.py, panes.py
+    6  what is left above them, for many instants, over merged panes            lift.py
 
-Nothing is refused for its shape: without a rule for 3 a query is asked instant by instant, without one for 4 or 5
+Nothing is refused for its shape: without a rule for 3 a query is asked instant by instant, without one for 5 or 6
 its windows are evaluated anew; the plan says why.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from millstream.errors import Condition, StatementError
-from millstream.plan.standing import ROW_NUMBER, TIME, Answering, WindowKind, window_name
+from millstream.plan.standing import ROW_NUMBER, TIME, Answering, WindowKind, opened, window_name
 from millstream.rewrite import names, panes
 from millstream.rewrite.bounds import as_instants
 from millstream.rewrite.derive import with_marks
 from millstream.rewrite.eager import push_below_joins
 from millstream.rewrite.lift import UnliftableError, is_monotone, lift
 from millstream.rewrite.normal import normal
+from millstream.rewrite.pairs import join_pane_by_pane
 from millstream.rewrite.views import Known, Rewriter, Role, told_the_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from millstream.plan.incremental import Part, Static
-    from millstream.plan.standing import Sample, Window
+    from millstream.plan.standing import Pairs, Sample, Window
 
     Types = Callable[[str, Sequence[Static]], Mapping[str, str]]
 
@@ -48,6 +50,7 @@ class Texts:
     whole: Answering | None
     split: Answering | None
     parts: tuple[Part, ...]
+    pairs: tuple[Pairs, ...]
     deltas: Answering | None
     tables: tuple[str, ...]
     reasons: tuple[str, ...]
@@ -95,13 +98,16 @@ def plan_texts(
     deltas = _derived(ready.copy()) if monotone else None
     split: Answering | None = None
     parts: tuple[Part, ...] = ()
+    pairs: tuple[Pairs, ...] = ()
     try:
-        split, parts = _split(query.copy(), windows, columns, sample, types, is_integer_time=is_integer_time)
+        split, parts, pairs = _split(
+            query.copy(), windows, columns, sample, types, is_integer_time=is_integer_time
+        )
     except StatementError as error:
         reasons.append(error.message)
     except UnliftableError as error:
         reasons.append(str(error))
-    return Texts(_text(ready), whole, split, parts, deltas, tables, tuple(reasons))
+    return Texts(_text(ready), whole, split, parts, pairs, deltas, tables, tuple(reasons))
 
 
 def _lifted(query: exp.Query, is_leaf: Callable[[str], bool], reasons: list[str]) -> Answering | None:
@@ -184,7 +190,7 @@ def _split(
     types: Types,
     *,
     is_integer_time: bool,
-) -> tuple[Answering, tuple[Part, ...]]:
+) -> tuple[Answering, tuple[Part, ...], tuple[Pairs, ...]]:
     """The query over states of panes; raises with the reason if a window's rows are needed themselves."""
     for window in windows:
         panes.check(window, sample)
@@ -193,14 +199,16 @@ def _split(
     known = {window_name(i): Known(i, window_name(i), tuple(columns[i]), True, TIME) for i in range(len(windows))}
     as_instants(query, windows, _number_or_none, is_integer_time=is_integer_time)
     panes.carry(query, is_window)
-    push_below_joins(query, is_window, lambda sql: types(sql, ()))
-    rewriter = Rewriter(known, types)
+    push_below_joins(query, is_window, lambda sql: types(sql, ()), may_pair=sample.is_by_time)
+    pairs = join_pane_by_pane(query, _number_or_none, len(windows)) if sample.is_by_time else ()
+    known |= {window_name(p.number): Known(p.number, window_name(p.number), p.columns, True) for p in pairs}
+    rewriter = Rewriter(known, lambda sql, statics: types(opened(sql, pairs), statics))
     role = rewriter.visit(query)
     if role is Role.ROWS:
         raise UnliftableError("the rows of a window reach the answer without being grouped")
     if rewriter.statics:
         raise UnliftableError(f"{rewriter.statics[0].tables[0]!r} is joined below a grouping and may change")
-    parts = tuple(panes.of_part(p) for p in rewriter.parts)
+    parts = tuple(_over_windows(panes.of_part(p), pairs) for p in rewriter.parts)
     texts = {name: panes.values_text(text) for name, text in rewriter.texts.items()}
     holder = exp.Subquery(this=query)
     made = lift(holder.this, lambda name: panes.is_state(name) or name in texts, has_rows=False)
@@ -208,4 +216,14 @@ def _split(
     for name, meaning in texts.items():
         text = text.replace(name, meaning)
     panes.check_text(text)
-    return Answering(text, 0, made.is_ranked), parts
+    return Answering(text, 0, made.is_ranked), parts, pairs
+
+
+def _over_windows(part: Part, pairs: Sequence[Pairs]) -> Part:
+    """A part with the windows that its rows, or the pairs of its rows, are of."""
+    own = [p for p in pairs if p.number in part.streams]
+    if not own:
+        return part
+    if len(part.streams) > 1:
+        raise UnliftableError("pairs of two windows' rows stand beside other rows in one grouping")
+    return replace(part, streams=tuple(dict.fromkeys(own[0].windows)))
