@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -95,12 +96,18 @@ def slides(db: Database, insert: Callable[[], object], count: int) -> list[float
     return taken
 
 
-def again(spark: SparkSession, text: str, tables: dict[str, Path]) -> list[float]:
-    """How long Spark takes for the whole window, which lies in files."""
+def in_turns(
+    db: Database, insert: Callable[[], object], text: str, tables: dict[str, Path]
+) -> tuple[list[float], list[float]]:
+    """How long answers take, and how long Spark takes for a window that lies in files; some of each in turn."""
     for name, folder in tables.items():
-        spark.read.parquet(str(folder)).createOrReplaceTempView(name)
-    taken = [seconds(lambda: spark.sql(text).toArrow()) for _ in range(WARM + REPEATS)]
-    return taken[WARM:]
+        db.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
+    fast, slow = list[float](), list[float]()
+    slides(db, insert, WARM)
+    for _ in range(WARM + REPEATS):
+        fast += slides(db, insert, SLIDES // REPEATS)
+        slow.append(seconds(lambda: db.spark.sql(text).toArrow()))
+    return fast[WARM * SLIDES // REPEATS :], slow[WARM:]
 
 
 def stored(folder: Path, rows: Rows, count: int) -> Path:
@@ -119,18 +126,20 @@ def q1(window: int, slide: int, selected: float = 0.2) -> tuple[str, str]:
     return text.format(f" [ROWS {window}]") + f" SAMPLE ROWS {slide}", text.format("")
 
 
-def _q1(run: Run, window: int, slide: int, selected: float = 0.2, count: int = SLIDES) -> list[float]:
+@contextmanager
+def _q1(
+    run: Run, window: int, slide: int, selected: float = 0.2
+) -> Iterator[tuple[Database, Callable[[], object]]]:
+    """A database with Q1 over a full window, and what inserts a slide; the last answer is checked at the end."""
     with database(run.folder / "db") as db:
         rows = Rows()
         db.sql("CREATE STREAM s (x1 INT, x2 INT)")
         db.sql(f"CREATE CONTINUOUS QUERY q AS {q1(window, slide, selected)[0]}")
         rows.keeps = window <= MOST_CHECKED
         filled(db, "s", rows, window)
-        slides(db, lambda: db.insert("s", rows.next(slide)), WARM)
-        taken = slides(db, lambda: db.insert("s", rows.next(slide)), count)
+        yield db, lambda: db.insert("s", rows.next(slide))
         if rows.keeps:
             _check_q1(db, rows.last(window), selected)
-        return taken
 
 
 def _check_q1(db: Database, rows: pd.DataFrame, selected: float) -> None:
@@ -154,11 +163,10 @@ def sliding(run: Run) -> Sequence[Measure]:
     slide = run.scaled(SLIDE)
     found: dict[int, tuple[list[float], list[float]]] = {}
     for window in (run.scaled(WINDOW), run.scaled(3 * WINDOW), run.scaled(10 * WINDOW)):
-        fast = _q1(run, window, slide)
         folder = stored(run.folder / "rows", Rows(), window)
-        slow = again(_spark(run), q1(window, slide)[1], {"s": folder})
+        with _q1(run, window, slide) as (db, insert):
+            found[window] = in_turns(db, insert, q1(window, slide)[1], {"s": folder})
         shutil.rmtree(folder)
-        found[window] = (fast, slow)
     smallest, largest = min(found), max(found)
     measures = [
         Measure(
@@ -185,8 +193,8 @@ def selectivity(run: Run) -> Sequence[Measure]:
     folder = stored(run.folder / "rows", Rows(), window)
     measures, lines = [], {INCREMENTAL: [], AGAIN: []}  # type: ignore[var-annotated]
     for percent in (10, 30, 50, 70, 90):
-        fast = _q1(run, window, slide, percent / 100)
-        slow = again(_spark(run), q1(window, slide, percent / 100)[1], {"s": folder})
+        with _q1(run, window, slide, percent / 100) as (db, insert):
+            fast, slow = in_turns(db, insert, q1(window, slide, percent / 100)[1], {"s": folder})
         samples = {INCREMENTAL: fast, AGAIN: slow}
         measures.append(Measure(f"Q1, {percent} % selected", _median(slow) / _median(fast), "×", None, samples))
         lines[INCREMENTAL].append((percent, _median(fast)))
@@ -200,7 +208,9 @@ def panes(run: Run) -> Sequence[Measure]:
     window = run.scaled(WINDOW)
     taken = {}
     for count in (2, 8, 64, 512, 4_096):
-        taken[count] = _q1(run, window, max(1, window // count), count=5 if count < 64 else SLIDES)
+        with _q1(run, window, max(1, window // count)) as (db, insert):
+            slides(db, insert, WARM)
+            taken[count] = slides(db, insert, REPEATS if count < 64 else SLIDES)
     flat = max(_median(taken[512]), _median(taken[4_096])) / _median(taken[64])
     _plot(run, "panes", "slides a window (powers of 2)", {
         INCREMENTAL: [(float(np.log2(n)), _median(t)) for n, t in taken.items()]
@@ -212,34 +222,39 @@ def panes(run: Run) -> Sequence[Measure]:
 def backlog(run: Run) -> Sequence[Measure]:
     """Q1: one slide, and many at once."""
     window, slide = run.scaled(WINDOW), run.scaled(SLIDE)
-    with database(run.folder / "db") as db:
-        rows = Rows()
-        db.sql("CREATE STREAM s (x1 INT, x2 INT)")
-        db.sql(f"CREATE CONTINUOUS QUERY q AS {q1(window, slide)[0]}")
-        filled(db, "s", rows, window)
-        one = slides(db, lambda: db.insert("s", rows.next(slide)), SLIDES)
-        many = []
-        for _ in range(WARM):
-            for _ in range(100):
-                db.insert("s", rows.next(slide))
-            many.append(seconds(db.drain))
-    samples = {"1 slide": one, "100 slides": many}
-    return [Measure("Q1, 100 slides over one", _median(many) / _median(one), "×", at_most(8), samples)]
+    measures = []
+    for executor in ("auto", "spark_sql"):
+        with _q1(run, window, slide) as (db, insert):
+            db.sql(f"SET executor = {executor}")
+            slides(db, insert, WARM)
+            one = slides(db, insert, SLIDES)
+            many = []
+            for _ in range(2 * WARM):
+                for _ in range(100):
+                    insert()
+                many.append(seconds(db.drain))
+        samples = {"1 slide": one, "100 slides": many[WARM:]}
+        ratio = _median(many[WARM:]) / _median(one)
+        measures.append(Measure(f"Q1, executor {executor}: 100 slides over one", ratio, "×", at_most(8), samples))
+    return measures
 
 
 Q2 = "SELECT max(s1.x1) AS m, avg(s2.x1) AS a FROM a{} s1, b{} s2 WHERE s1.x2 = s2.x2"
+PAIRS = "SELECT count(*) AS m, avg(s1.x1 * s2.x1) AS a FROM a{} s1, b{} s2 WHERE s1.x2 = s2.x2"
 
 
 def join(run: Run) -> Sequence[Measure]:
     """Q2: two streams joined."""
     measures = []
-    for size, target in ((102_400, at_least(1)), (1_024_000, at_least(3))):
+    for label, text, size, target in (
+        ("Q2", Q2, 102_400, at_least(1)),
+        ("Q2", Q2, 1_024_000, at_least(3)),
+        ("of both rows", PAIRS, 102_400, None),
+        ("of both rows", PAIRS, 1_024_000, None),
+    ):
         window = run.scaled(size)
-        slide = max(1, window // 64)
-        fast = _q2(run, window, slide)
-        folders = {n: stored(run.folder / n, _joined(i, window), window) for i, n in enumerate("ab")}
-        slow = again(_spark(run), Q2.format("", ""), folders)
-        name = f"Q2, {window:,} rows: re-evaluated over incremental"
+        fast, slow = _q2(run, text, window, max(1, window // 64))
+        name = f"{label}, {window:,} rows: re-evaluated over incremental"
         samples = {INCREMENTAL: fast, AGAIN: slow}
         measures.append(Measure(name, _median(slow) / _median(fast), "×", target, samples))
     return measures
@@ -250,13 +265,13 @@ def _joined(seed: int, window: int) -> Rows:
     return Rows(seed=seed, others=max(1, window // 10))
 
 
-def _q2(run: Run, window: int, slide: int) -> list[float]:
+def _q2(run: Run, text: str, window: int, slide: int) -> tuple[list[float], list[float]]:
     """Windows of time hold so many rows as one comes in each unit of time."""
     with database(run.folder / "db") as db:
         rows = {n: _joined(i, window) for i, n in enumerate("ab")}
         for name in rows:
             db.sql(f"CREATE STREAM {name} (x1 INT, x2 INT, t BIGINT) TIMESTAMP BY t")
-        body = Q2.format(f" [INTERVAL {window - 1}]", f" [INTERVAL {window - 1}]")
+        body = text.format(f" [INTERVAL {window - 1}]", f" [INTERVAL {window - 1}]")
         db.sql(f"CREATE CONTINUOUS QUERY q AS {body} SAMPLE INTERVAL {slide}")
         at = 0
 
@@ -271,14 +286,14 @@ def _q2(run: Run, window: int, slide: int) -> list[float]:
             source.keeps = window <= MOST_CHECKED
         insert(window)
         db.drain()
-        slides(db, lambda: insert(slide), WARM)
-        taken = slides(db, lambda: insert(slide), SLIDES)
+        folders = {n: stored(run.folder / n, _joined(i, window), window) for i, n in enumerate("ab")}
+        found = in_turns(db, lambda: insert(slide), text.format("", ""), folders)
         if all(source.keeps for source in rows.values()):
-            _check_q2(db, rows, window)
-        return taken
+            _check_q2(db, rows, window, is_about_pairs=text == PAIRS)
+        return found
 
 
-def _check_q2(db: Database, rows: dict[str, Rows], window: int) -> None:
+def _check_q2(db: Database, rows: dict[str, Rows], window: int, *, is_about_pairs: bool) -> None:
     last = db.results("q")[-1]
     assert isinstance(last.instant, int)
     # Rows that came after the last instant are not in its windows.
@@ -286,11 +301,14 @@ def _check_q2(db: Database, rows: dict[str, Rows], window: int) -> None:
     for source in rows.values():
         every = source.last(sum(t.num_rows for t in source._made))
         frames.append(every.iloc[max(0, last.instant - window + 1) : last.instant + 1])
-    a = frames[0].groupby("x2")["x1"].agg(["max", "count"])
+    frames = [f.astype(np.int64) for f in frames]
+    a = frames[0].groupby("x2")["x1"].agg(["max", "sum", "count"])
     b = frames[1].groupby("x2")["x1"].agg(["sum", "count"])
     both = a.join(b, how="inner", lsuffix="_a", rsuffix="_b")
-    pairs = both["count_a"] * both["count_b"]
-    expected = (both["max"].max(), (both["sum"] * both["count_a"]).sum() / pairs.sum())
+    pairs = (both["count_a"] * both["count_b"]).sum()
+    expected = (both["max"].max(), (both["sum_b"] * both["count_a"]).sum() / pairs)
+    if is_about_pairs:
+        expected = (pairs, (both["sum_a"] * both["sum_b"]).sum() / pairs)
     found = last.fetchall()[0]
     if found[0] != expected[0] or abs(found[1] - expected[1]) > 1e-9 * abs(expected[1]):
         raise AssertionError(f"Q2 gave {found} instead of {expected}")
@@ -363,8 +381,9 @@ def streaming(run: Run) -> Sequence[Measure]:
     """A window of ten minutes every minute, by key: rows a second, against Structured Streaming."""
     count, folder = run.scaled(EVENTS), run.folder / "events"
     files = _events(folder, count)
-    ours = _ours(run, files)
-    theirs = _theirs(run, folder, len(files))
+    ours, found = _ours(run, files)
+    theirs, expected = _theirs(run, folder, len(files))
+    _check_hops(found, expected)
     speed = {"Millstream": count / ours, "Structured Streaming": count / theirs}
     samples = {"Millstream": [ours], "Structured Streaming": [theirs]}
     return [Measure("hopping window, rows a second over theirs", theirs / ours, "×", at_least(5), samples, speed)]
@@ -386,7 +405,21 @@ def _events(folder: Path, count: int) -> list[Path]:
     return made
 
 
-def _ours(run: Run, files: Sequence[Path]) -> float:
+Hops = dict[tuple[float, int], tuple[int, int]]
+"""By the end of a window and the key: the sum and the count."""
+
+
+def _check_hops(found: Hops, expected: Hops) -> None:
+    """Both give the windows that have ended; theirs keep those back that end with the last batch."""
+    last = max((end for end, _ in expected), default=0.0)
+    first = min((end for end, _ in found), default=0.0)
+    wrong = {k for k, v in found.items() if k[0] <= last and expected.get(k) != v}
+    missing = {k for k in expected if first <= k[0] and k not in found}
+    if wrong or missing:
+        raise AssertionError(f"{len(wrong)} groups differ and {len(missing)} are missing of {len(expected)}")
+
+
+def _ours(run: Run, files: Sequence[Path]) -> tuple[float, Hops]:
     with database(run.folder / "db") as db:
         db.sql("CREATE STREAM s (k INT, v INT, ts TIMESTAMP) TIMESTAMP BY ts")
         db.sql(
@@ -398,10 +431,14 @@ def _ours(run: Run, files: Sequence[Path]) -> float:
         for file in files:
             db.insert("s", pq.read_table(file))
             db.drain()
-        return time.perf_counter() - started
+        taken = time.perf_counter() - started
+        deliveries = db.results("q")
+        ends = [d.instant.timestamp() for d in deliveries if isinstance(d.instant, datetime)]
+        groups = [d.fetchall() for d in deliveries]
+        return taken, {(e, k): (total, n) for e, rows in zip(ends, groups, strict=True) for k, total, n in rows}
 
 
-def _theirs(run: Run, folder: Path, batches: int) -> float:
+def _theirs(run: Run, folder: Path, batches: int) -> tuple[float, Hops]:
     from pyspark.sql import functions as F  # noqa: N812
 
     spark = _spark(run)
@@ -420,7 +457,8 @@ def _theirs(run: Run, folder: Path, batches: int) -> float:
     taken = time.perf_counter() - started
     if len(query.recentProgress) < min(batches, 100):
         raise AssertionError(f"{len(query.recentProgress)} batches of {batches} were processed")
-    return taken
+    rows = spark.sql("SELECT unix_micros(window.end) / 1e6, k, total, n FROM theirs").toPandas()
+    return taken, {(float(e), int(k)): (int(total), int(n)) for e, k, total, n in rows.itertuples(index=False)}
 
 
 def _plot(run: Run, name: str, across: str, lines: dict[str, list[tuple[float, float]]]) -> None:
