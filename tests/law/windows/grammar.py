@@ -76,6 +76,7 @@ ALWAYS: dict[int, tuple[Way, str, Emit]] = {
     7: (("PARTITION", "realtime"), "prev", Emit.CHANGES),
     9: (("INTERVAL", "interval"), "star", Emit.ALL),
     11: (("PARTITION", "interval"), "ordered rows", Emit.ALL),
+    QUERIES - 1: (("HOP", "end"), "streams counted", Emit.ALL),
 }
 """Queries that every feed has, by their number: chance would deal them too seldom."""
 

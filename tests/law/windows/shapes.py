@@ -131,7 +131,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A way to make a query; `weight` says how often it is in the deck."""
+    """A way to make a query; `weight` says how often it is in the deck, 0 that it is asked for by name alone."""
 
     kind: Kind
     make: Callable[[WindowHand], Made]
@@ -441,6 +441,24 @@ def streams_grouped(hand: WindowHand) -> Block:
     return block.covering(f"join:below streams {kind}")
 
 
+MULTIPLIED = ("count(*)", "count", "sum")
+"""Aggregates that tell how often a join repeats a row."""
+
+
+def streams_counted(hand: WindowHand) -> Block:
+    """Two windows joined, then counted: rows of either that are alike can meet the other's as one.
+
+    Keys and measures are of one window each, or no rows would be alike.
+    """
+    source, relations = both(hand)
+    sides = [stream(relation, alias) for relation, alias in zip(relations, "ab", strict=True)]
+    key = hand.rng.choice([t for t in hand.rng.choice(sides).terms if t.is_key])
+    counted = [hand.measure(side, lambda a: a.name in MULTIPLIED) for side in sides]
+    items = [shown_item("g0", key), *measure_items(counted)]
+    text = sql("SELECT {i} {s} GROUP BY {k}", i=select_list(items), s=source.text, k=key.sql)
+    return Block(text.covering("join:below streams inner"), outs(items))
+
+
 def groups_less(keyword: str) -> Callable[[WindowHand], Block]:
     """Groups of two windows, less each other or common to both."""
 
@@ -471,6 +489,7 @@ SHAPES: dict[str, Shape] = {
     **of_views(),
     "grouped by window": Shape(Kind.GROUPED, made(grouped_by_window), 6),
     "streams joined, then grouped": Shape(Kind.GROUPED, made(streams_grouped), 4),
+    "streams counted": Shape(Kind.GROUPED, made(streams_counted), 0),
     "except of groups": Shape(Kind.GROUPED, made(groups_less("EXCEPT"))),
     "intersect of groups": Shape(Kind.GROUPED, made(groups_less("INTERSECT"))),
     "selection": Shape(Kind.ROWS, selection, 3),
