@@ -13,7 +13,7 @@ from millstream.catalog import queries, stats, streams, tables, views
 from millstream.catalog.records import StandingInfo, StreamTime, TableInfo
 from millstream.deliver.subscription import Board, Delivery, Subscription, delivery
 from millstream.errors import Condition, DataError, MillstreamError, StatementError, did_you_mean
-from millstream.plan import define
+from millstream.plan import define, describe
 from millstream.plan.standing import QueryPlan, Sampling, explained
 from millstream.queries import tuning
 from millstream.queries.answering import Answers
@@ -22,7 +22,7 @@ from millstream.queries.making import Maker, check_kind
 from millstream.queries.place import Place, Seen
 from millstream.queries.run import Run
 from millstream.queries.running import Stepper
-from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema
+from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema, quote_if_needed
 from millstream.sql import statements as st
 from millstream.sql.names import check_name
 from millstream.storage import period
@@ -74,7 +74,7 @@ class ContinuousQueries:
         if self._is_there(statement.name, if_not_exists=statement.if_not_exists):
             return
         made = self._maker.make(statement.body, statement.text)
-        name, definition = statement.name.text, statement.body.query.text
+        name, definition = statement.name.text, statement.body.text
         info = StandingInfo(made.plan.to_json())
 
         def work(commit: Commit) -> TableInfo:
@@ -93,7 +93,7 @@ class ContinuousQueries:
         if statement.period is not None:
             check_kind(made.streams[0], statement.period.is_number, None)
         target = _target(statement, made)
-        definition = statement.body.query.text
+        definition = statement.body.text
 
         def work(commit: Commit) -> None:
             self._check_free(commit, statement.name)
@@ -141,8 +141,7 @@ class ContinuousQueries:
 
     def is_view(self, table: TableInfo) -> bool:
         """Whether a streaming table is what a streaming view keeps its results in."""
-        return any(q.standing and q.standing.target == table.id and q.name.startswith(FEED.format(""))
-                   for q in self.every())  # fmt: skip
+        return self.feed_of(table) is not None
 
     def _is_there(self, name: st.Name, *, if_not_exists: bool) -> bool:
         existing = self._lake.catalog.tables().get(name.text.lower())
@@ -210,8 +209,9 @@ class ContinuousQueries:
         return any(shown_name(q).lower() == name.text.lower() for q in self.every())
 
     def feed_of(self, table: TableInfo) -> TableInfo | None:
-        """The query that feeds a streaming view."""
-        return next((q for q in self.every() if q.standing and q.standing.target == table.id), None)
+        """The query that feeds a streaming view; None if it is none."""
+        fed = (q for q in self.every() if q.standing and q.standing.target == table.id)
+        return next((q for q in fed if q.name.startswith(FEED.format(""))), None)
 
     def readers_of(self, table: TableInfo) -> list[TableInfo]:
         """The queries that cannot do without a table or stream, each as its users know it."""
@@ -370,6 +370,13 @@ class ContinuousQueries:
             found = queries.delivered(connection, query.id, since)
         return [delivery(shown_name(query), d, is_integer_time=is_integer_time) for d in found]
 
+    def delivered(self, query: TableInfo) -> pa.Table:
+        """For SUBSCRIBE: the deliveries that are kept, row by row."""
+        plan = self.plan_of(query)
+        time = pa.int64() if plan.is_integer_time else TIMESTAMP
+        columns = _delivered_columns(query.schema, plan)
+        return describe.deliveries(self.results(query, 0), Schema(columns).arrow, time)
+
     def subscribe(self, query: TableInfo, since: int | None, timeout: float | None) -> Subscription:
         place = self._place(query)
         kept = self.results(query, 0)
@@ -461,6 +468,16 @@ class ContinuousQueries:
             ("read at each instant", ", ".join(plan.tables) or "nothing"),
         ]
 
+    def written(self, query: TableInfo) -> str:
+        """For SHOW CREATE: the statement that would make a query again, with what it feeds."""
+        target, into = self._target(query), self.plan_of(query).into
+        name = quote_if_needed(shown_name(query) if target is None else target.name)
+        if target is None:
+            return f"CREATE CONTINUOUS QUERY {name} AS {query.definition}"
+        if into:
+            return f"INSERT INTO {name} ({', '.join(quote_if_needed(c) for c in into)}) {query.definition}"
+        return f"CREATE STREAMING VIEW {name} RANGE {describe.range_text(target)} AS {query.definition}"
+
     def explained(self, query: TableInfo) -> str:
         """For EXPLAIN: windows, instants, what is kept, and what answers."""
         run = self._runs.get(query.id)
@@ -493,6 +510,12 @@ def _seen(position: int, born: int, now: StreamState, mark: int | None) -> Seen:
     return Seen(position, position, now.max_time, now.advanced_to, mark, born)
 
 
+def _delivered_columns(schema: Schema, plan: QueryPlan) -> tuple[Column, ...]:
+    """The columns of a delivery: those of the answer, and under EMIT CHANGES what has become of the row."""
+    change = (Column(CHANGE, pa.string()),) if plan.emit == "CHANGES" else ()
+    return (*change, *schema.columns)
+
+
 def _target(statement: st.CreateStreamingView, made: Made) -> TableInfo:
     """The streaming table that a streaming view's results are kept in."""
     is_number = made.plan.is_integer_time
@@ -503,9 +526,7 @@ def _target(statement: st.CreateStreamingView, made: Made) -> TableInfo:
             hint="Give the column another name, with AS.",
             span=statement.name.span,
         )
-    own = list(made.schema.columns)
-    if made.plan.emit == "CHANGES":
-        own.insert(0, Column(CHANGE, pa.string()))
+    own = _delivered_columns(made.schema, made.plan)
     column = Column(INSTANT, pa.int64() if is_number else TIMESTAMP)
     schema = Schema((*own, column))
     time = StreamTime(INSTANT, Duration(0, is_number))
