@@ -34,7 +34,7 @@ from millstream.plan.bind import BoundQuery, bind, column, find_named
 from millstream.plan.later import not_supported_yet
 from millstream.plan.parameters import checked_parameters
 from millstream.queries.front import ContinuousQueries
-from millstream.schema import TIMESTAMP, ObjectKind
+from millstream.schema import ObjectKind
 from millstream.settings import Settings
 from millstream.sql import statements as st
 from millstream.storage.reader import Reader
@@ -299,7 +299,7 @@ class Engine:
             return 0
         self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
-            return transaction.append(table, self._stamped(table, data))
+            return transaction.append(table, self.lake.stamped(table, data))
 
     def _make_room(self, table: TableInfo) -> None:
         """Wait, outside of transactions, for queries that are far behind."""
@@ -316,13 +316,6 @@ class Engine:
             if refused and table.id >= 0:
                 self.lake.catalog.commit(lambda commit: streams.refused(commit, table.id, refused))
             raise
-
-    def _stamped(self, table: TableInfo, data: pa.Table) -> pa.Table:
-        if table.time is None or not table.time.is_arrival:
-            return data
-        now = pa.array([self.lake.clock.now()] * data.num_rows, TIMESTAMP)
-        place = table.schema.names.index(table.time.column)
-        return data.set_column(place, data.schema.field(place), now)
 
     def _insert_frame(
         self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
@@ -434,7 +427,7 @@ class Engine:
             raise
         copy = copy_from.Copy(self._convert_target(table, names), statement.options, self.listener)
         with self._counting_refusals(table), self.changes() as transaction:
-            parts = (self._stamped(table, part) for part in copy.tables(paths))
+            parts = (self.lake.stamped(table, part) for part in copy.tables(paths))
             count = transaction.append_all(table, parts)
         skipped = f" (skipped {copy.skipped})" if copy.skipped else ""
         return Result(f"COPY{skipped}{self._late()} {count}")

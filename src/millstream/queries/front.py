@@ -15,7 +15,7 @@ from millstream.deliver.subscription import Board, Delivery, Subscription, deliv
 from millstream.errors import Condition, DataError, MillstreamError, StatementError, did_you_mean
 from millstream.plan import define, describe
 from millstream.plan.standing import QueryPlan, Sampling, explained
-from millstream.queries import tuning
+from millstream.queries import assigning, tuning
 from millstream.queries.answering import Answers
 from millstream.queries.emitting import CHANGE
 from millstream.queries.making import Maker, check_kind
@@ -56,7 +56,7 @@ class ContinuousQueries:
         self._lake = lake
         self.answers = Answers(lake, spark, relations)
         self._maker = Maker(lake, spark, relations, self.answers)
-        self._stepper = Stepper(lake, self.answers)
+        self._stepper = Stepper(lake, self.answers, spark)
         self._runs: dict[int, Run] = {}
         self._plans: dict[int, QueryPlan] = {}
         self._lock = threading.RLock()
@@ -114,12 +114,7 @@ class ContinuousQueries:
     def create_insert(self, table: TableInfo, columns: tuple[str, ...], source: st.Query, text: str) -> str:
         """An INSERT that stands: rows arrive in the table as the query delivers them; returns its name."""
         made = self._maker.make(st.ContinuousSelect(source), text)
-        if len(made.schema.columns) != len(columns):
-            raise StatementError(
-                Condition.WRONG_ARITY,
-                f"the query gives {len(made.schema.columns)} columns, and {len(columns)} are to be filled",
-                hint=f"Fill {', '.join(columns)}.",
-            )
+        assigning.check(made.schema, table, columns)
         if table.id in made.plan.streams:
             raise StatementError(
                 Condition.QUERY_REFUSED,
