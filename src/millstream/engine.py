@@ -426,6 +426,7 @@ class Engine:
             error.span = statement.path_span
             raise
         copy = copy_from.Copy(self._convert_target(table, names), statement.options, self.listener)
+        self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
             parts = (self.lake.stamped(table, part) for part in copy.tables(paths))
             count = transaction.append_all(table, parts)
