@@ -154,8 +154,9 @@ def test_a_process_that_only_reads_is_given_what_another_one_delivers(
         assert list(subscription) == []
 
 
+@pytest.mark.usefixtures("s")
 def test_closing_a_database_that_is_only_read_ends_its_subscriptions(
-    s: Database, database_path: Path, spark: SparkSession, clock: ManualClock
+    database_path: Path, spark: SparkSession, clock: ManualClock
 ) -> None:
     reader = millstream.connect(database_path, spark=spark, clock=clock, read_only=True)
     called = reader.subscribe("q", callback=lambda _: None)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from millstream.catalog import queries, stats, streams, tables, views
 from millstream.catalog.records import StandingInfo, StreamTime, TableInfo
-from millstream.deliver.subscription import Board, Delivery, Subscription, delivery
+from millstream.deliver.subscription import Board, Delivery, Subscription, Watch, delivery
 from millstream.errors import Condition, DataError, MillstreamError, StatementError, did_you_mean
 from millstream.plan import define, describe
 from millstream.plan.standing import QueryPlan, Sampling, explained
@@ -61,6 +61,7 @@ class ContinuousQueries:
         self._plans: dict[int, QueryPlan] = {}
         self._lock = threading.RLock()
         self.board = Board()
+        self._watcher: Watch | None = None
         self._is_closed = False
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
@@ -388,15 +389,27 @@ class ContinuousQueries:
         elif since == 0 and kept:
             since = kept[0].sequence - 1
 
-        def fetch(after: int) -> list[Delivery] | None:
+        self._watch()
+        return Subscription(shown_name(query), since, lambda n: self._fetched(query, n), self.board, timeout)
+
+    def _fetched(self, query: TableInfo, after: int) -> list[Delivery] | None:
+        """The deliveries after a number that are there; None if no more will come."""
+        try:
             if self._is_closed or self._status(query.id) is None:
                 return None
             found = self.results(query, after)
             if not found:
                 self._check_sound(query)
-            return found
+        except StatementError as error:
+            if error.condition is Condition.CLOSED:
+                return None
+            raise
+        return found
 
-        return Subscription(shown_name(query), since, fetch, self.board, timeout)
+    def _watch(self) -> None:
+        with self._lock:
+            if self._lake.read_only and self._watcher is None:
+                self._watcher = Watch(self.board, lambda: self._lake.catalog.current.id)
 
     def _check_sound(self, query: TableInfo) -> None:
         with self._lake.catalog.read() as connection:
@@ -491,6 +504,8 @@ class ContinuousQueries:
     def close(self) -> None:
         self._is_closed = True
         self.board.tell()
+        if self._watcher is not None:
+            self._watcher.stop()
 
 
 def _figures(run: Run) -> list[str]:
