@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -163,12 +162,13 @@ class Database:
 
         Begins with the next delivery, or after number `since`; `since=0` begins with the oldest one kept. Ends
         when the query is dropped, the database closes, or nothing has come for `timeout` seconds. A callback is
-        called from a thread of its own.
+        called from a thread of its own; if it raises, the subscription ends, and `error`, `wait()` and `close()`
+        tell the error.
         """
         self._check_open()
         made = self._engine.queries.subscribe(self._engine.queries.find(Name(query)), since, timeout)
         if callback is not None:
-            threading.Thread(target=made.run, args=(callback,), name=f"millstream-{query}", daemon=True).start()
+            made.start(callback)
         return made
 
     def results(self, query: str, since: int = 0) -> list[Delivery]:

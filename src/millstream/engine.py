@@ -28,12 +28,13 @@ from millstream.execute.relation import Relations
 from millstream.execute.write import write_rows
 from millstream.ingest import convert, copy_from, literals
 from millstream.ingest.progress import Listener, ignore
-from millstream.plan import compare, define, describe, explain, valid
-from millstream.plan.bind import BoundQuery, bind, bind_text, column, find_named
+from millstream.inspection import Inspection
+from millstream.plan import compare, define, valid
+from millstream.plan.bind import BoundQuery, bind, column, find_named
 from millstream.plan.later import not_supported_yet
 from millstream.plan.parameters import checked_parameters
 from millstream.queries.front import ContinuousQueries
-from millstream.schema import TIMESTAMP, ObjectKind
+from millstream.schema import ObjectKind
 from millstream.settings import Settings
 from millstream.sql import statements as st
 from millstream.storage.reader import Reader
@@ -74,6 +75,7 @@ class Engine:
         self.queries.answers.catch_up = self.views.catch_up_named
         self.queries.answers.executor = lambda: self.views.keeper.executor
         self.definitions = Definitions(self)
+        self.inspection = Inspection(self)
         self.settings = Settings(lake, self.views.keeper, self.queries)
         self._local = threading.local()
         self._table_locks: dict[int, threading.Lock] = {}
@@ -83,7 +85,7 @@ class Engine:
         """Run one statement; errors come out with its text, so that they can underline."""
         try:
             # Upkeep leaves in place what this statement may be about to read.
-            with self.lake.catalog.pinned(self._reader().snapshot().id):
+            with self.lake.catalog.pinned(self.reader().snapshot().id):
                 return self._run(statement, checked_parameters(parameters))
         except MillstreamError as error:
             error.located_in(statement.text)
@@ -96,7 +98,7 @@ class Engine:
         found: Transaction | None = getattr(self._local, "transaction", None)
         return found
 
-    def _reader(self) -> Reader:
+    def reader(self) -> Reader:
         return Reader(self.lake, self.transaction, self._kept_rows)
 
     def _kept_rows(self, kept: TableInfo, reader: Reader) -> Any:
@@ -106,7 +108,7 @@ class Engine:
         return self.views.read(kept, reader)
 
     def known_tables(self) -> Mapping[str, TableInfo]:
-        reader = self._reader()
+        reader = self.reader()
         return reader.tables(reader.snapshot())
 
     @contextmanager
@@ -162,12 +164,12 @@ class Engine:
             )
         return table
 
-    def _bind(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> BoundQuery:
+    def bound(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> BoundQuery:
         self.views.catch_up_for(q, self.known_tables())
-        return bind(q, self._reader(), statement.text, parameters)
+        return bind(q, self.reader(), statement.text, parameters)
 
-    def _rows(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> query.Rows:
-        return query.run(self.spark, self._bind(q, statement, parameters), self.relations, parameters)
+    def rows(self, q: st.Query, statement: st.Statement, parameters: Mapping[str, Any]) -> query.Rows:
+        return query.run(self.spark, self.bound(q, statement, parameters), self.relations, parameters)
 
     # Statements
 
@@ -178,7 +180,7 @@ class Engine:
 
     @_run.register
     def _select(self, statement: st.Select, parameters: Any) -> Result:
-        bound = self._bind(statement.query, statement, parameters)
+        bound = self.bound(statement.query, statement, parameters)
         oldest = bound.oldest_snapshot_id
         self.lake.catalog.pin(oldest)
 
@@ -232,7 +234,7 @@ class Engine:
             self.definitions.check_no_transaction("a standing INSERT")
             name = self.queries.create_insert(table, names, source, statement.text)
             return Result(f"INSERT (standing, {name})")
-        rows = self._rows(source, statement, parameters)
+        rows = self.rows(source, statement, parameters)
         if not statement.overwrite:
             count = self._insert_frame(table, rows, names, literal=literal)
             return Result(f"INSERT{self._late()} {count}")
@@ -297,7 +299,7 @@ class Engine:
             return 0
         self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
-            return transaction.append(table, self._stamped(table, data))
+            return transaction.append(table, self.lake.stamped(table, data))
 
     def _make_room(self, table: TableInfo) -> None:
         """Wait, outside of transactions, for queries that are far behind."""
@@ -314,13 +316,6 @@ class Engine:
             if refused and table.id >= 0:
                 self.lake.catalog.commit(lambda commit: streams.refused(commit, table.id, refused))
             raise
-
-    def _stamped(self, table: TableInfo, data: pa.Table) -> pa.Table:
-        if table.time is None or not table.time.is_arrival:
-            return data
-        now = pa.array([self.lake.clock.now()] * data.num_rows, TIMESTAMP)
-        place = table.schema.names.index(table.time.column)
-        return data.set_column(place, data.schema.field(place), now)
 
     def _insert_frame(
         self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
@@ -431,15 +426,16 @@ class Engine:
             error.span = statement.path_span
             raise
         copy = copy_from.Copy(self._convert_target(table, names), statement.options, self.listener)
+        self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
-            parts = (self._stamped(table, part) for part in copy.tables(paths))
+            parts = (self.lake.stamped(table, part) for part in copy.tables(paths))
             count = transaction.append_all(table, parts)
         skipped = f" (skipped {copy.skipped})" if copy.skipped else ""
         return Result(f"COPY{skipped}{self._late()} {count}")
 
     @_run.register
     def _copy_to(self, statement: st.CopyTo, parameters: Any) -> Result:
-        bound = self._bind(statement.query, statement, parameters)
+        bound = self.bound(statement.query, statement, parameters)
         rows = query.run(self.spark, bound, self.relations, parameters)
         try:
             with self.lake.catalog.pinned(bound.oldest_snapshot_id):
@@ -517,67 +513,11 @@ class Engine:
         self._local.transaction = None
         return found
 
-    @_run.register
-    def _show(self, statement: st.Show, _: Any) -> Result:
-        if statement.what is st.ShowWhat.VIEWS:
-            return Result("SHOW", table=describe.views(statement, self.known_tables(), self.views.listed()))
-        if statement.what is st.ShowWhat.QUERIES:
-            return Result("SHOW", table=describe.queries(statement, self.queries.listed()))
-        shown = describe.show(statement, self.lake, self._reader(), self._jobs(), self.settings.shown())
-        return Result("SHOW", table=shown)
-
-    def _jobs(self) -> list[tuple[str, int, int, str | None]]:
-        found = self.net.transitions if self.net is not None else ()
-        return [(t.name, t.place.tokens, t.fired, str(t.failure) if t.failure else None) for t in found]
-
-    @_run.register
-    def _describe(self, statement: st.Describe, parameters: Any) -> Result:
-        if statement.query is not None:
-            rows = self._rows(statement.query, statement, parameters)
-            return Result("DESCRIBE", table=describe.columns_of(rows.schema()))
-        if statement.name is None:
-            raise not_supported_yet(statement)
-        table = find_named(statement.name, self.known_tables())
-        if table.kind is ObjectKind.CONTINUOUS_VIEW:
-            return Result(
-                "DESCRIBE", table=describe.continuous_view(table, self.views.details(table), statement.extended)
-            )
-        if table.kind is ObjectKind.CONTINUOUS_QUERY:
-            return Result(
-                "DESCRIBE", table=describe.continuous_view(table, self.queries.details(table), statement.extended)
-            )
-        if table.kind is ObjectKind.VIEW:
-            bound = bind_text(table.definition or "", self._reader(), (table.name.lower(),))
-            rows = query.run(self.spark, bound, self.relations, {})
-            return Result("DESCRIBE", table=describe.columns_of(rows.schema()))
-        if not statement.extended:
-            return Result("DESCRIBE", table=describe.table(table))
-        return Result("DESCRIBE", table=describe.extended(table, self._reader(), self.lake))
-
-    @_run.register
-    def _explain(self, statement: st.Explain, parameters: Any) -> Result:
-        if statement.mode is st.ExplainMode.INCREMENTAL:
-            return Result("EXPLAIN", table=explain.as_table(self._incremental(statement)))
-        if statement.query is None and statement.name is not None and statement.mode is None:
-            return Result(
-                "EXPLAIN", table=explain.as_table(self.queries.explained(self.queries.find(statement.name)))
-            )
-        if statement.query is None or statement.mode is st.ExplainMode.SHARED:
-            raise not_supported_yet(statement)
-        bound = self._bind(statement.query, statement, parameters)
-        if statement.mode is not st.ExplainMode.SPARK:
-            return Result("EXPLAIN", table=explain.as_table(explain.logical(bound)))
-        rows = query.run(self.spark, bound, self.relations, parameters, prefix="EXPLAIN FORMATTED ")
-        text = rows.splice.restore_names(rows.to_arrow().column(0)[0].as_py())
-        return Result("EXPLAIN", table=explain.as_table(text))
-
-    def _incremental(self, statement: st.Explain) -> str:
-        known = self.known_tables()
-        found = known.get(statement.name.text.lower()) if statement.name is not None else None
-        query_ = self.queries.feed_of(found) if found is not None else None
-        if found is not None and found.kind is ObjectKind.CONTINUOUS_QUERY:
-            query_ = found
-        return self.queries.explained(query_) if query_ is not None else self.views.explained(statement, known)
+    @_run.register(st.Show)
+    @_run.register(st.Describe)
+    @_run.register(st.Explain)
+    def _inspect(self, statement: st.Statement, parameters: Any) -> Result:
+        return Result(type(statement).__name__.upper(), table=self.inspection.run(statement, parameters))
 
     @_run.register
     def _refresh(self, statement: st.RefreshView, _: Any) -> Result:
@@ -603,8 +543,7 @@ class Engine:
     @_run.register
     def _subscribe(self, statement: st.Subscribe, _: Any) -> Result:
         """The deliveries that are kept, each row with its place; a shell goes on from there."""
-        found = self.queries.find(statement.query)
-        return Result("SUBSCRIBE", table=describe.deliveries(self.queries.results(found, 0), found.schema.arrow))
+        return Result("SUBSCRIBE", table=self.queries.delivered(self.queries.find(statement.query)))
 
     @_run.register
     def _set(self, statement: st.SetOption, _: Any) -> Result:

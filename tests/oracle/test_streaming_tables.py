@@ -39,7 +39,7 @@ class WithoutSpark(Machine):
 
     def plan(self, predicate: Predicate) -> Scan:
         statement: Any = sql.parse_one(f"SELECT * FROM {NAME} WHERE {predicate.text()}")
-        bound = self.db._engine._bind(statement.query, statement, {})
+        bound = self.db._engine.bound(statement.query, statement, {})
         return bound.tables[0].scan
 
     def answer(self, scan: Scan, predicate: Predicate) -> Counter[Row]:

@@ -64,7 +64,7 @@ def build(db: Database) -> None:
 
 def scan(db: Database, text: str) -> Scan:
     statement: Any = sql.parse_one(text)
-    return db._engine._bind(statement.query, statement, {}).tables[0].scan
+    return db._engine.bound(statement.query, statement, {}).tables[0].scan
 
 
 def choice(db: Database, text: str) -> Choice | None:

@@ -1,7 +1,8 @@
 """Deliveries of continuous queries, and those who wait for them.
 
 A subscription holds a place, not results: deliveries are read from the catalogue when asked for, so a subscriber
-that does not read costs nothing. One that falls behind what is kept is told so and cut off. Safe for many threads.
+that does not read costs nothing. One that falls behind what is kept is told so and cut off. An error in a callback
+ends its subscription, and whoever closes it or waits for it is given the error. Safe for many threads.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import asyncio
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.catalog.queries import unpacked
-from millstream.errors import Condition, StatementError
+from millstream.errors import Condition, MillstreamError, StatementError
 from millstream.schema import EPOCH
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millstream.catalog.queries import Delivered
+
+LOOK_EVERY = 1.0
+"""So many seconds pass before a process that only reads looks again for what another one has delivered."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,12 @@ class Board:
 
     def wait(self, seen: int, timeout: float | None) -> bool:
         """Wait until something has changed since a version; False if the time is over."""
+        return bool(self.until(lambda: self._version != seen, timeout))
+
+    def until(self, look: Callable[[], T], timeout: float | None) -> T:
+        """Look now and at every change, until something is found; what was seen last if the time is over."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._version != seen, timeout)
+            return self._changed.wait_for(look, timeout)
 
     def listen(self, listener: Callable[[], None]) -> None:
         with self._changed:
@@ -101,7 +110,8 @@ class Board:
 class Subscription:
     """The deliveries of a query after a sequence number, as they come: iterate, or `async for`.
 
-    Ends with the query's or the database's end. `close()` ends it from any thread.
+    Ends with the query's or the database's end, or if nothing comes for `timeout` seconds. `close()` ends it from
+    any thread.
     """
 
     def __init__(
@@ -120,15 +130,42 @@ class Subscription:
         self._timeout = timeout
         self._ready: list[Delivery] = []
         self._closed = False
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        """What has ended a subscription with a callback, if it was an error."""
 
     def close(self) -> None:
+        """End it; raises what a callback has raised, or what has ended the query."""
+        self._end()
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until a callback has been given everything; False if the time is over. Raises as `close` does."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self.error is not None:
+            raise self.error
+        return self._thread is None or not self._thread.is_alive()
+
+    def start(self, callback: Callable[[Delivery], None]) -> None:
+        """Call back with every delivery, from a thread of its own, until the end or an error."""
+        name = f"millstream-{self.query}"
+        self._thread = threading.Thread(target=self._run, args=(callback,), name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self, callback: Callable[[Delivery], None]) -> None:
+        try:
+            for one in self:
+                callback(one)
+        except BaseException as error:
+            self.error = error
+            self._end()
+            raise
+
+    def _end(self) -> None:
         self._closed = True
         self._board.tell()
-
-    def run(self, callback: Callable[[Delivery], None]) -> None:
-        """Call back with every delivery, until the end."""
-        for one in self:
-            callback(one)
 
     def __enter__(self) -> Subscription:
         return self
@@ -140,13 +177,10 @@ class Subscription:
         return self
 
     def __next__(self) -> Delivery:
-        while True:
-            version = self._board.version
-            found = self._next()
-            if found is not None:
-                return found
-            if not self._board.wait(version, self._timeout):
-                raise StopIteration
+        found = self._board.until(self._next, self._timeout)
+        if found is None:
+            raise StopIteration
+        return found
 
     def _next(self) -> Delivery | None:
         """The next delivery that is there; None if there is none yet."""
@@ -174,18 +208,50 @@ class Subscription:
 
         self._board.listen(listener)
         try:
-            while True:
-                changed.clear()
-                try:
-                    found = self._next()
-                except StopIteration:
-                    return
-                if found is not None:
-                    yield found
-                else:
-                    await changed.wait()
+            while (found := await self._awaited(changed)) is not None:
+                yield found
         finally:
             self._board.leave(listener)
+
+    async def _awaited(self, changed: asyncio.Event) -> Delivery | None:
+        """The next delivery; None at the end."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                while True:
+                    changed.clear()
+                    found = self._next()
+                    if found is not None:
+                        return found
+                    await changed.wait()
+        except (StopIteration, TimeoutError):
+            return None
+
+
+class Watch:
+    """Tells a board of what another process commits, as nobody else does: looks for a new version every second."""
+
+    def __init__(self, board: Board, version: Callable[[], int]) -> None:
+        self._board = board
+        self._version = version
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="millstream-watch", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        seen: int | None = None
+        while not self._stopped.wait(LOOK_EVERY):
+            try:
+                now = self._version()
+            except MillstreamError:
+                # Whoever waits will look, and meet the error.
+                now = None
+            if now is None or now != seen:
+                self._board.tell()
+            seen = now
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
 
 
 def _too_slow(query: str, last: int, first: int) -> StatementError:

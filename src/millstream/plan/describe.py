@@ -44,19 +44,16 @@ def rows(names: Mapping[str, pa.DataType], values: Sequence[tuple[Any, ...]]) ->
     return pa.table(arrays, names=list(names))
 
 
-def show(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Settings) -> pa.Table:
-    """The rows of a SHOW statement, filtered by its LIKE."""
-    return _like(statement, _shown(statement, lake, source, jobs, settings))
-
-
-def _like(statement: Show, found: pa.Table) -> pa.Table:
+def like(statement: Show, found: pa.Table) -> pa.Table:
+    """The rows whose names match the LIKE of a SHOW statement."""
     if statement.like is None:
         return found
     matches = pa.compute.match_like(found.column(0), statement.like, ignore_case=True)
     return found.filter(matches)
 
 
-def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Settings) -> pa.Table:
+def show(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Settings) -> pa.Table:
+    """The rows of a SHOW of what the catalogue alone knows."""
     what = statement.what
     tables = source.tables(source.snapshot())
     if what in EMPTY_YET:
@@ -78,7 +75,6 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
     of: dict[ShowWhat, Callable[[TableInfo], pa.Table]] = {
         ShowWhat.COLUMNS: table,
         ShowWhat.FILES: lambda found: _files(found, source),
-        ShowWhat.CREATE: lambda found: rows({"statement": TEXT}, [(create_statement(found),)]),
     }
     if what not in of or statement.of is None:
         raise StatementError(
@@ -87,7 +83,7 @@ def _shown(statement: Show, lake: Lake, source: Source, jobs: Jobs, settings: Se
             hint="SHOW TABLES, STREAMS, STREAMING TABLES, INDEXES, COLUMNS, FILES, JOBS and SETTINGS work today.",
         )
     found = find_named(statement.of, tables)
-    if found.kind in NO_ROWS and what is not ShowWhat.CREATE:
+    if found.kind in NO_ROWS:
         raise StatementError(
             Condition.WRONG_KIND,
             f"{found.name!r} is a {found.kind.value} and has no {what.value.lower()} of its own",
@@ -105,30 +101,54 @@ def _tables(source: Source, tables: Tables) -> pa.Table:
     )
 
 
-def queries(statement: Show, listed: Sequence[tuple[Any, ...]]) -> pa.Table:
+def queries(listed: Sequence[tuple[Any, ...]]) -> pa.Table:
     """SHOW QUERIES: how continuous queries and those behind streaming views are doing."""
     columns = {
         "name": TEXT, "kind": TEXT, "status": TEXT, "streams": TEXT, "rows_behind": NUMBER, "last_answer": TEXT,
         "deliveries": NUMBER, "state_bytes": NUMBER, "query": TEXT,
     }  # fmt: skip
-    return _like(statement, rows(columns, sorted(listed, key=lambda q: str(q[0]).lower())))
+    return rows(columns, sorted(listed, key=lambda q: str(q[0]).lower()))
 
 
-def deliveries(found: Sequence[Any], schema: pa.Schema) -> pa.Table:
-    """The rows of deliveries, each with its sequence number and instant."""
-    made = []
-    for one in found:
-        data = one.to_arrow()
-        places = {"sequence": [one.sequence] * data.num_rows, "instant": [one.instant] * data.num_rows}
-        for name, values in reversed(places.items()):
-            data = data.add_column(0, name if name not in data.column_names else f"_{name}", pa.array(values))
-        made.append(data)
-    if made:
-        return pa.concat_tables(made, promote_options="permissive")
-    return pa.schema([pa.field("sequence", NUMBER), pa.field("instant", NUMBER), *schema]).empty_table()
+def streaming_views(lake: Lake, source: Source, listed: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """SHOW STREAMING VIEWS: how their queries are doing, and what their tables keep."""
+    tables = source.tables(source.snapshot())
+    views = [q for q in listed if q[1] == ObjectKind.STREAMING_VIEW.value]
+    columns = {
+        "name": TEXT, "status": TEXT, "streams": TEXT, "rows_behind": NUMBER, "last_answer": TEXT,
+        "watermark": TEXT, "rows": NUMBER, "oldest": TEXT, "range": TEXT, "query": TEXT,
+    }  # fmt: skip
+    return rows(columns, [
+        (*view[:1], *view[2:6], *_content(lake, source, tables[view[0].lower()]), view[-1])
+        for view in sorted(views, key=lambda v: v[0].lower())
+    ])  # fmt: skip
 
 
-def views(statement: Show, tables: Tables, kept: Sequence[tuple[Any, ...]]) -> pa.Table:
+def _content(lake: Lake, source: Source, table: TableInfo) -> tuple[Any, ...]:
+    """How far a streaming table is, and what it holds."""
+    state = lake.catalog.now.streams.get(table.id, StreamState())
+    mark = period.stream_time(table, state, lake.clock.now())
+    oldest = define.time_text(table, source.horizon(table))
+    return define.time_text(table, mark), source.row_count(table), oldest, range_text(table)
+
+
+def deliveries(found: Sequence[Any], schema: pa.Schema, time: pa.DataType) -> pa.Table:
+    """The rows of deliveries, each with its sequence number and instant; `time` is the type of instants."""
+    none = _placed(schema.empty_table(), 0, None, time)
+    return pa.concat_tables(
+        [none, *(_placed(d.to_arrow(), d.sequence, d.instant, time) for d in found)], promote_options="permissive"
+    )
+
+
+def _placed(data: pa.Table, sequence: int, instant: Any, time: pa.DataType) -> pa.Table:
+    """The rows of one delivery behind its place."""
+    for name, value in (("instant", pa.scalar(instant, time)), ("sequence", pa.scalar(sequence, NUMBER))):
+        called = name if name not in data.column_names else f"_{name}"
+        data = data.add_column(0, called, pa.repeat(value, data.num_rows))
+    return data
+
+
+def views(tables: Tables, kept: Sequence[tuple[Any, ...]]) -> pa.Table:
     """SHOW VIEWS: plain ones with their queries, continuous ones with how they are doing."""
     plain = [
         (t.name, t.kind.value, None, None, None, None, None, None, t.definition)
@@ -147,7 +167,7 @@ def views(statement: Show, tables: Tables, kept: Sequence[tuple[Any, ...]]) -> p
         "refreshed_at": TEXT,
         "query": TEXT,
     }
-    return _like(statement, rows(columns, sorted([*plain, *continuous], key=lambda v: v[0].lower())))
+    return rows(columns, sorted([*plain, *continuous], key=lambda v: v[0].lower()))
 
 
 def continuous_view(view: TableInfo, details: Sequence[tuple[str, str]], extended: bool) -> pa.Table:
@@ -215,19 +235,9 @@ def _streaming_tables(lake: Lake, source: Source, tables: Tables) -> pa.Table:
 def _streaming_table(lake: Lake, source: Source, table: TableInfo) -> tuple[Any, ...]:
     assert table.time is not None
     state = lake.catalog.now.streams.get(table.id, StreamState())
-    mark = period.stream_time(table, state, lake.clock.now())
-    return (
-        table.name,
-        table.time.column,
-        define.time_text(table, mark),
-        state.received_rows,
-        state.late_rows,
-        state.refused_rows,
-        source.row_count(table),
-        define.time_text(table, source.horizon(table)),
-        range_text(table),
-        table.comment,
-    )
+    watermark, *kept = _content(lake, source, table)
+    received = state.received_rows, state.late_rows, state.refused_rows
+    return table.name, table.time.column, watermark, *received, *kept, table.comment
 
 
 def range_text(table: TableInfo) -> str:
@@ -286,6 +296,11 @@ def _files(found: TableInfo, source: Source) -> pa.Table:
         listed.append(("(inlined in the catalogue)", scan.inlined.num_rows, 0, row_id, None))
     names = {"file": TEXT, "rows": NUMBER, "bytes": NUMBER, "first_row_id": NUMBER, "since_version": NUMBER}
     return rows(names, listed)
+
+
+def create(statement: str) -> pa.Table:
+    """SHOW CREATE."""
+    return rows({"statement": TEXT}, [(statement,)])
 
 
 def create_statement(found: TableInfo) -> str:

@@ -16,5 +16,6 @@ here        the kernel in the driver, for small baskets and answers
 tasks       the kernel in Spark's tasks, for large baskets
 tuning      how many chunks, and which plan: from measured costs
 emitting    what is delivered of an answer
+assigning   the rows of a standing insert as its table has them
 storing     what a step leaves behind, in one commit
 """

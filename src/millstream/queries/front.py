@@ -11,18 +11,18 @@ import pyarrow as pa
 
 from millstream.catalog import queries, stats, streams, tables, views
 from millstream.catalog.records import StandingInfo, StreamTime, TableInfo
-from millstream.deliver.subscription import Board, Delivery, Subscription, delivery
+from millstream.deliver.subscription import Board, Delivery, Subscription, Watch, delivery
 from millstream.errors import Condition, DataError, MillstreamError, StatementError, did_you_mean
-from millstream.plan import define
+from millstream.plan import define, describe
 from millstream.plan.standing import QueryPlan, Sampling, explained
-from millstream.queries import tuning
+from millstream.queries import assigning, tuning
 from millstream.queries.answering import Answers
 from millstream.queries.emitting import CHANGE
 from millstream.queries.making import Maker, check_kind
 from millstream.queries.place import Place, Seen
 from millstream.queries.run import Run
 from millstream.queries.running import Stepper
-from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema
+from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema, quote_if_needed
 from millstream.sql import statements as st
 from millstream.sql.names import check_name
 from millstream.storage import period
@@ -56,11 +56,12 @@ class ContinuousQueries:
         self._lake = lake
         self.answers = Answers(lake, spark, relations)
         self._maker = Maker(lake, spark, relations, self.answers)
-        self._stepper = Stepper(lake, self.answers)
+        self._stepper = Stepper(lake, self.answers, spark)
         self._runs: dict[int, Run] = {}
         self._plans: dict[int, QueryPlan] = {}
         self._lock = threading.RLock()
         self.board = Board()
+        self._watcher: Watch | None = None
         self._is_closed = False
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
@@ -74,7 +75,7 @@ class ContinuousQueries:
         if self._is_there(statement.name, if_not_exists=statement.if_not_exists):
             return
         made = self._maker.make(statement.body, statement.text)
-        name, definition = statement.name.text, statement.body.query.text
+        name, definition = statement.name.text, statement.body.text
         info = StandingInfo(made.plan.to_json())
 
         def work(commit: Commit) -> TableInfo:
@@ -93,7 +94,7 @@ class ContinuousQueries:
         if statement.period is not None:
             check_kind(made.streams[0], statement.period.is_number, None)
         target = _target(statement, made)
-        definition = statement.body.query.text
+        definition = statement.body.text
 
         def work(commit: Commit) -> None:
             self._check_free(commit, statement.name)
@@ -114,12 +115,7 @@ class ContinuousQueries:
     def create_insert(self, table: TableInfo, columns: tuple[str, ...], source: st.Query, text: str) -> str:
         """An INSERT that stands: rows arrive in the table as the query delivers them; returns its name."""
         made = self._maker.make(st.ContinuousSelect(source), text)
-        if len(made.schema.columns) != len(columns):
-            raise StatementError(
-                Condition.WRONG_ARITY,
-                f"the query gives {len(made.schema.columns)} columns, and {len(columns)} are to be filled",
-                hint=f"Fill {', '.join(columns)}.",
-            )
+        assigning.check(made.schema, table, columns)
         if table.id in made.plan.streams:
             raise StatementError(
                 Condition.QUERY_REFUSED,
@@ -141,8 +137,7 @@ class ContinuousQueries:
 
     def is_view(self, table: TableInfo) -> bool:
         """Whether a streaming table is what a streaming view keeps its results in."""
-        return any(q.standing and q.standing.target == table.id and q.name.startswith(FEED.format(""))
-                   for q in self.every())  # fmt: skip
+        return self.feed_of(table) is not None
 
     def _is_there(self, name: st.Name, *, if_not_exists: bool) -> bool:
         existing = self._lake.catalog.tables().get(name.text.lower())
@@ -210,8 +205,9 @@ class ContinuousQueries:
         return any(shown_name(q).lower() == name.text.lower() for q in self.every())
 
     def feed_of(self, table: TableInfo) -> TableInfo | None:
-        """The query that feeds a streaming view."""
-        return next((q for q in self.every() if q.standing and q.standing.target == table.id), None)
+        """The query that feeds a streaming view; None if it is none."""
+        fed = (q for q in self.every() if q.standing and q.standing.target == table.id)
+        return next((q for q in fed if q.name.startswith(FEED.format(""))), None)
 
     def readers_of(self, table: TableInfo) -> list[TableInfo]:
         """The queries that cannot do without a table or stream, each as its users know it."""
@@ -291,10 +287,13 @@ class ContinuousQueries:
                 self.step(query)
 
     def advance_all(self) -> int:
-        """Answer everything that is due, chains of streaming views included; returns the number of deliveries."""
+        """Answer everything that is due, chains of streaming views included; returns the number of deliveries.
+
+        What feeds a stream waits for those who are far behind in it; they go on meanwhile.
+        """
         delivered = 0
         while True:
-            made = [self.step(query) for query in self.every()]
+            made = [self.step(query) for query in self.every() if not self._has_to_wait(query)]
             delivered += sum(m or 0 for m in made)
             if all(m is None for m in made):
                 return delivered
@@ -327,6 +326,11 @@ class ContinuousQueries:
             if not any(self._is_far_behind(q, table) for q in self.every()):
                 return
             self.board.wait(version, MOST_WAIT)
+
+    def _has_to_wait(self, query: TableInfo) -> bool:
+        """Whether what a query would store is more than those who read it can follow."""
+        target = self._target(query)
+        return target is not None and any(self._is_far_behind(q, target) for q in self.every())
 
     def _is_far_behind(self, query: TableInfo, stream: TableInfo) -> bool:
         if stream.id not in self.plan_of(query).streams or self._status(query.id) != queries.RUNNING:
@@ -370,6 +374,13 @@ class ContinuousQueries:
             found = queries.delivered(connection, query.id, since)
         return [delivery(shown_name(query), d, is_integer_time=is_integer_time) for d in found]
 
+    def delivered(self, query: TableInfo) -> pa.Table:
+        """For SUBSCRIBE: the deliveries that are kept, row by row."""
+        plan = self.plan_of(query)
+        time = pa.int64() if plan.is_integer_time else TIMESTAMP
+        columns = _delivered_columns(query.schema, plan)
+        return describe.deliveries(self.results(query, 0), Schema(columns).arrow, time)
+
     def subscribe(self, query: TableInfo, since: int | None, timeout: float | None) -> Subscription:
         place = self._place(query)
         kept = self.results(query, 0)
@@ -378,15 +389,27 @@ class ContinuousQueries:
         elif since == 0 and kept:
             since = kept[0].sequence - 1
 
-        def fetch(after: int) -> list[Delivery] | None:
+        self._watch()
+        return Subscription(shown_name(query), since, lambda n: self._fetched(query, n), self.board, timeout)
+
+    def _fetched(self, query: TableInfo, after: int) -> list[Delivery] | None:
+        """The deliveries after a number that are there; None if no more will come."""
+        try:
             if self._is_closed or self._status(query.id) is None:
                 return None
             found = self.results(query, after)
             if not found:
                 self._check_sound(query)
-            return found
+        except StatementError as error:
+            if error.condition is Condition.CLOSED:
+                return None
+            raise
+        return found
 
-        return Subscription(shown_name(query), since, fetch, self.board, timeout)
+    def _watch(self) -> None:
+        with self._lock:
+            if self._lake.read_only and self._watcher is None:
+                self._watcher = Watch(self.board, lambda: self._lake.catalog.current.id)
 
     def _check_sound(self, query: TableInfo) -> None:
         with self._lake.catalog.read() as connection:
@@ -461,6 +484,16 @@ class ContinuousQueries:
             ("read at each instant", ", ".join(plan.tables) or "nothing"),
         ]
 
+    def written(self, query: TableInfo) -> str:
+        """For SHOW CREATE: the statement that would make a query again, with what it feeds."""
+        target, into = self._target(query), self.plan_of(query).into
+        name = quote_if_needed(shown_name(query) if target is None else target.name)
+        if target is None:
+            return f"CREATE CONTINUOUS QUERY {name} AS {query.definition}"
+        if into:
+            return f"INSERT INTO {name} ({', '.join(quote_if_needed(c) for c in into)}) {query.definition}"
+        return f"CREATE STREAMING VIEW {name} RANGE {describe.range_text(target)} AS {query.definition}"
+
     def explained(self, query: TableInfo) -> str:
         """For EXPLAIN: windows, instants, what is kept, and what answers."""
         run = self._runs.get(query.id)
@@ -471,6 +504,8 @@ class ContinuousQueries:
     def close(self) -> None:
         self._is_closed = True
         self.board.tell()
+        if self._watcher is not None:
+            self._watcher.stop()
 
 
 def _figures(run: Run) -> list[str]:
@@ -493,6 +528,12 @@ def _seen(position: int, born: int, now: StreamState, mark: int | None) -> Seen:
     return Seen(position, position, now.max_time, now.advanced_to, mark, born)
 
 
+def _delivered_columns(schema: Schema, plan: QueryPlan) -> tuple[Column, ...]:
+    """The columns of a delivery: those of the answer, and under EMIT CHANGES what has become of the row."""
+    change = (Column(CHANGE, pa.string()),) if plan.emit == "CHANGES" else ()
+    return (*change, *schema.columns)
+
+
 def _target(statement: st.CreateStreamingView, made: Made) -> TableInfo:
     """The streaming table that a streaming view's results are kept in."""
     is_number = made.plan.is_integer_time
@@ -503,9 +544,7 @@ def _target(statement: st.CreateStreamingView, made: Made) -> TableInfo:
             hint="Give the column another name, with AS.",
             span=statement.name.span,
         )
-    own = list(made.schema.columns)
-    if made.plan.emit == "CHANGES":
-        own.insert(0, Column(CHANGE, pa.string()))
+    own = _delivered_columns(made.schema, made.plan)
     column = Column(INSTANT, pa.int64() if is_number else TIMESTAMP)
     schema = Schema((*own, column))
     time = StreamTime(INSTANT, Duration(0, is_number))

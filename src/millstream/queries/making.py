@@ -6,6 +6,7 @@ stream's time, samples that make no sense, and everything that Spark's analysis 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,11 @@ from sqlglot import exp
 from millstream.catalog.views import written_schema
 from millstream.errors import Condition, Span, StatementError
 from millstream.execute import query as execute
+from millstream.execute.failures import Splice
 from millstream.execute.types import stored_type
 from millstream.plan import cut as cuts
 from millstream.plan.bind import bind, find_named
+from millstream.plan.incremental import NOW
 from millstream.plan.standing import QueryPlan, Sample, Sampling, Window, WindowKind, opened, window_name
 from millstream.queries.answering import Answers, empty_feed
 from millstream.queries.emitting import CHANGE
@@ -31,7 +34,7 @@ from millstream.storage.reader import Reader
 from millstream.views.overlay import Overlay, no_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from millstream.catalog.records import TableInfo
     from millstream.execute.relation import Relations
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
 STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 CUT_NAME = "__ms_cut_{}__"
 BOUNDS = ("window_start", "window_end")
+MOMENTS, CALENDAR = ("now", "current_timestamp"), ("current_date", "curdate", "current_week", "localtimestamp")
+BARE = ("current_timestamp", "current_date", "localtimestamp")
+MOMENT = 1_618_033_988_749_895
+"""Stands for now() over integer time where Spark is asked for types alone; nobody else would write it."""
 
 
 @dataclass
@@ -118,10 +125,11 @@ class Maker:
         for cut in found:
             _located(lambda c=cut: cuts.check(c, find_named(c.stream, known)), asked.offset)  # type: ignore[misc]
         schema = self._schema(asked, found, known, reader, text)
-        tree = _parsed(asked, [(c.span, _named(i, c)) for i, c in enumerate(found)])
+        placed, splice = _edited(asked, [(c.span, _named(i, c)) for i, c in enumerate(found)])
         reading = _Reading(known, found, asked.window, asked.offset)
         reading.columns |= {name: t.schema.names for name, t in known.items() if t.kind is not ObjectKind.VIEW}
-        normal = standing.read(tree, reading.columns, _opener(known), reading.place)
+        with _refusals(asked, splice):
+            normal = standing.read(_tree(placed), reading.columns, _opener(known), reading.place)
         if not reading.windows:
             raise StatementError(
                 Condition.QUERY_REFUSED,
@@ -159,7 +167,9 @@ class Maker:
         texts = standing.plan_texts(
             normal, reading.windows, columns, sample, types, is_integer_time=time.delay.is_number
         )
-        deltas = texts.deltas if emit is st.Emit.NEW else None
+        # What a row says of the instant is another thing at the next one.
+        is_timeless = NOW not in texts.plain
+        deltas = texts.deltas if emit is st.Emit.NEW and is_timeless else None
         if deltas is not None and sample.kind is Sampling.REALTIME and reading.has_window == [False]:
             sample = Sample(Sampling.COMMIT)
         known = {n.lower(): n for n in names}
@@ -188,12 +198,8 @@ class Maker:
         self, asked: st.Query, found: Sequence[Cut], known: Mapping[str, TableInfo], reader: Reader, text: str
     ) -> Schema:
         """The columns of an answer, as Spark's analysis has them; what it complains of is underlined."""
-        edits = [(c.span, _bounded(c, known)) for c in found] + _lags(asked)
-        plain = asked
-        if edits:
-            made = parse_one(execute.splice(asked.text, edits)[0])
-            assert isinstance(made, st.Select)
-            plain, text = made.query, made.text
+        edits = [(c.span, _bounded(c, known)) for c in found] + _lags(asked) + _moments(asked, known)
+        plain, splice = _edited(asked, edits)
         tables = tuple(replace(r, window=None) for r in plain.tables)
         plain = replace(plain, window=None, tables=tables)
         empty = {
@@ -203,12 +209,14 @@ class Maker:
         }
         self._check_tables(asked, known)
         try:
-            bound = bind(plain, Overlay(reader, empty, is_blank=True), text, {})
+            analysed = plain.text if edits else text
+            bound = bind(plain, Overlay(reader, empty, is_blank=True), analysed, {})
             rows = execute.run(self._spark, bound, self._relations, {})
-            columns = tuple(Column(f.name, stored_type(f)) for f in rows.schema())
+            columns = tuple(Column(_as_written(f.name), stored_type(f)) for f in rows.schema())
         except StatementError as error:
             if edits:
-                error.span, error.text = None, None
+                error.span, error.text = _back(error.span, asked, splice), text
+                error.message = _as_written(error.message)
             raise
         _check_unique(columns)
         return Schema(columns)
@@ -265,15 +273,39 @@ def _check_options(body: st.ContinuousSelect) -> None:
         )
 
 
-def _parsed(asked: st.Query, edits: Sequence[tuple[Span, str]]) -> exp.Query:
-    tree = asked.tree
-    if edits:
-        made = parse_one(execute.splice(asked.text, list(edits))[0])
-        assert isinstance(made, st.Select)
-        tree = made.query.tree
-    if not isinstance(tree, exp.Query):
-        raise refused("this query is written in a way that cannot be taken apart", None, "Write it with SELECT.")
-    return tree
+def _edited(asked: st.Query, edits: Sequence[tuple[Span, str]]) -> tuple[st.Query, Splice]:
+    """The query with some of its text replaced, and the way back to the text as it was."""
+    if not edits:
+        return asked, Splice(text=asked.text)
+    text, pieces = execute.splice(asked.text, edits)
+    made = parse_one(text)
+    assert isinstance(made, st.Select)
+    return made.query, Splice(tuple(pieces), text=asked.text)
+
+
+def _back(span: Span | None, asked: st.Query, splice: Splice) -> Span | None:
+    """Where in the statement a place in the query's edited text stands."""
+    found = None if span is None else splice.back(span.start, span.end)
+    return None if found is None else found.shifted(asked.offset)
+
+
+@contextmanager
+def _refusals(asked: st.Query, splice: Splice) -> Iterator[None]:
+    """What the rewriting of views refuses, said of a continuous query."""
+    try:
+        yield
+    except StatementError as error:
+        if error.condition is Condition.UNSUPPORTED_VIEW:
+            error.condition = Condition.QUERY_REFUSED
+            error.message = f"this continuous query cannot be answered: {error.message}"
+            error.span = _back(error.span, asked, splice)
+        raise
+
+
+def _tree(asked: st.Query) -> exp.Query:
+    if not isinstance(asked.tree, exp.Query):
+        raise refused("it is written in a way that cannot be taken apart", None, "Write it with SELECT.")
+    return asked.tree
 
 
 def _named(number: int, cut: Cut) -> str:
@@ -312,6 +344,50 @@ def _lags(asked: st.Query) -> list[tuple[Span, str]]:
     return edits
 
 
+def _moments(asked: st.Query, known: Mapping[str, TableInfo]) -> list[tuple[Span, str]]:
+    """now() over integer time, for Spark's analysis: a number, as the instant is."""
+    calls = [(name, span) for name, span in _clock_calls(asked) if _is_integer_time(asked, known)]
+    for name, span in calls:
+        if name not in MOMENTS:
+            raise StatementError(
+                Condition.QUERY_REFUSED,
+                f"{name} is of the calendar, and the time of this query is a number",
+                hint="Use now(): it is the instant, as a BIGINT.",
+                span=span.shifted(asked.offset),
+            )
+    return [(span, f"{MOMENT}L") for _, span in calls]
+
+
+def _as_written(text: str) -> str:
+    """Spark's words without the number that has stood for now()."""
+    return text.replace(f"{MOMENT}L", "now()").replace(str(MOMENT), "now()")
+
+
+def _clock_calls(asked: st.Query) -> Iterator[tuple[str, Span]]:
+    """The calls of the clock in a query's own text; some need no brackets."""
+    tokens = tokenize(asked.text)
+    for place, token in enumerate(tokens):
+        name = token.text.lower()
+        is_plain = asked.text[token.start : token.end + 1].lower() == name
+        is_called = [t.text for t in tokens[place + 1 : place + 3]] == ["(", ")"]
+        is_column = place > 0 and tokens[place - 1].text in (".", "AS", "as")
+        if name in (*MOMENTS, *CALENDAR) and is_plain and not is_column and (is_called or name in BARE):
+            yield name, Span(token.start, tokens[place + 2 if is_called else place].end + 1)
+
+
+def _is_integer_time(asked: st.Query, known: Mapping[str, TableInfo]) -> bool:
+    """Whether the streams that a query reads, itself or through views, count their time in numbers."""
+    for reference in asked.tables:
+        found = known.get(reference.name.lower())
+        if found is not None and found.kind is ObjectKind.VIEW:
+            inner = parse_one(found.definition or "")
+            if isinstance(inner, st.Select) and _is_integer_time(inner.query, known):
+                return True
+        elif found is not None and found.time is not None and found.time.delay.is_number:
+            return True
+    return False
+
+
 def _opener(known: Mapping[str, TableInfo]) -> Callable[[str], exp.Query | None]:
     def opened(name: str) -> exp.Query | None:
         found = known.get(name.lower())
@@ -321,6 +397,9 @@ def _opener(known: Mapping[str, TableInfo]) -> Callable[[str], exp.Query | None]
         tree = statement.query.tree if isinstance(statement, st.Select) else None
         if not isinstance(tree, exp.Query):
             raise refused(f"the view {name!r} cannot be taken apart", None, "Write its query out in this one.")
+        for node in tree.walk():
+            # A place in the view's text is none in that of the query.
+            node.meta.pop("start", None)
         return tree
 
     return opened

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from millstream.catalog.records import TableInfo
+    from millstream.execute.session import Spark
     from millstream.plan.incremental import Part
     from millstream.plan.standing import Answering
     from millstream.queries.answering import Answers
@@ -60,7 +61,9 @@ MOST_INSTANTS = 1_000
 class Stepper:
     """Steps queries; not for several threads on one query at once."""
 
-    def __init__(self, lake: Lake, answers: Answers, timer: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, lake: Lake, answers: Answers, spark: Spark, timer: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._lake = lake
         self._answers = answers
         self._timer = timer
@@ -69,7 +72,7 @@ class Stepper:
         self.plan: str | None = None
         """Which plan answers, where both can; None to find out."""
         self._feeder = Feeder(lake)
-        self._store = Store(lake)
+        self._store = Store(lake, spark)
 
     # Beginnings
 

@@ -17,24 +17,21 @@ import pyarrow.compute as pc
 from millstream.catalog import queries, stats, streams, views
 from millstream.catalog.commits import time_text
 from millstream.catalog.queries import Delivered, Piece, packed, unpacked
-from millstream.errors import Condition, DataError
 from millstream.plan.standing import FOR_EVER, Sampling, WindowKind
 from millstream.queries import instants
+from millstream.queries.assigning import assigned
 from millstream.queries.run import STATES
 from millstream.queries.windows import HELD
 from millstream.rewrite.panes import U
-from millstream.schema import TIMESTAMP
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import TableInfo
+    from millstream.execute.session import Spark
     from millstream.plan.standing import QueryPlan
     from millstream.queries.place import Place
     from millstream.queries.run import Look, Run, Step
     from millstream.storage.lake import Lake
-    from millstream.storage.transaction import Transaction
 
 KEPT_DELIVERIES = 1_000
 MOST_PIECES = 32
@@ -48,8 +45,9 @@ MOST_TIMES = 4
 class Store:
     """Commits steps."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, spark: Spark) -> None:
         self._lake = lake
+        self._spark = spark
 
     def commit(self, run: Run, step: Step, look: Look, *, is_anew: bool = False) -> None:
         """Store what a step has made, and let the query be where it leads; `is_anew` if it leads nowhere."""
@@ -64,8 +62,8 @@ class Store:
         answer = None if step.answer is None else packed(step.answer)
         target = self._target(run)
         transaction = lake.transaction() if target is not None else None
-        if transaction is not None and target is not None:
-            _append(transaction, target, step, run.plan, lake.clock.now())
+        if transaction is not None and target is not None and any(rows.num_rows for _, rows in step.deliveries):
+            transaction.append(target, self._kept(step, target, run.plan.into))
 
         def work(commit: Commit) -> bool:
             if not views.is_there(commit.connection, run.query.id):
@@ -95,6 +93,15 @@ class Store:
         if target is None:
             return None
         return next((t for t in self._lake.catalog.tables().values() if t.id == target), None)
+
+    def _kept(self, step: Step, target: TableInfo, into: tuple[str, ...]) -> pa.Table:
+        """The rows for a table: of a standing insert as the table has them, of a streaming view with instants."""
+        rows = pa.concat_tables([rows for _, rows in step.deliveries])
+        if into:
+            return self._lake.stamped(target, assigned(rows, target, into, self._spark))
+        times = np.concatenate([np.full(rows.num_rows, at.tau) for at, rows in step.deliveries])
+        assert target.time is not None
+        return rows.append_column(target.time.column, pa.array(times, pa.int64())).cast(target.schema.arrow)
 
     @staticmethod
     def _delivered(step: Step, look: Look) -> list[Delivered]:
@@ -240,31 +247,6 @@ def _shorten(entries: list[tuple[int, int, int]]) -> None:
     while len(entries) > 64:
         merged = [(a[0], b[1], max(a[2], b[2])) for a, b in zip(entries[::2], entries[1::2], strict=False)]
         entries[:] = merged + (entries[-1:] if len(entries) % 2 else [])
-
-
-def _append(transaction: Transaction, target: TableInfo, step: Step, plan: QueryPlan, now: datetime) -> None:
-    """Stage the results: for a streaming view each row with its instant, for an insert as the table has them."""
-    for at, rows in step.deliveries:
-        if not rows.num_rows:
-            continue
-        columns = dict(zip(plan.into or rows.column_names, rows.columns, strict=True))
-        if target.time is not None and not plan.into:
-            columns[target.time.column] = pa.array(np.full(rows.num_rows, at.tau), pa.int64())
-        elif target.time is not None and target.time.is_arrival:
-            columns[target.time.column] = pa.array([now] * rows.num_rows, TIMESTAMP)
-        try:
-            made = [
-                columns[f.name].cast(f.type) if f.name in columns else pa.nulls(rows.num_rows, f.type)
-                for f in target.schema.arrow
-            ]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise DataError(
-                Condition.TYPE_MISMATCH,
-                f"a result cannot be stored in {target.name!r}",
-                detail=str(error),
-                hint="CAST the columns in the query to the types that they have there.",
-            ) from error
-        transaction.append(target, pa.table(made, schema=target.schema.arrow))
 
 
 def _next_instant(plan: QueryPlan, place: Place, step: Step) -> int:

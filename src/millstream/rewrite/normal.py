@@ -109,7 +109,7 @@ def _inline(query: exp.Expr) -> None:
     """Put the queries of a WITH in the places of their names."""
     made = query.args["with_"]
     if made.args.get("recursive"):
-        raise refused("a recursive WITH cannot be kept up to date", made, "Write the query without recursion.")
+        raise refused("a recursive WITH cannot be taken apart", made, "Write the query without recursion.")
     query.set("with_", None)
     bodies: dict[str, exp.CTE] = {}
     for cte in made.expressions:

@@ -111,6 +111,7 @@ def refuse_clauses(cursor: Cursor) -> None:
 
 def _body(cursor: Cursor) -> ContinuousSelect:
     cursor.expect("AS")
+    first = cursor.index
     query, clauses = _query_and_clauses(cursor)
     if clauses.history:
         cursor.fail(
@@ -118,7 +119,10 @@ def _body(cursor: Cursor) -> ContinuousSelect:
             hint="A window over a streaming table holds its stored rows anyway; leave it out.",
             at=cursor.span_of(clauses.first["WITH HISTORY"]),
         )
-    return ContinuousSelect(query, clauses.sample, clauses.emit, clauses.into, tuple(clauses.options.items()))
+    said = cursor.since(first)
+    options = tuple(clauses.options.items())
+    text = cursor.text[said.start : said.end]
+    return ContinuousSelect(query, clauses.sample, clauses.emit, clauses.into, options, text)
 
 
 def _query_and_clauses(cursor: Cursor) -> tuple[Query, _Clauses]:

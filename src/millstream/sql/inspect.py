@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 QUERY_STARTS = ("SELECT", "WITH", "VALUES", "FROM", "(")
 SHOWN: dict[tuple[str, ...], ShowWhat] = {
     ("STREAMING", "TABLES"): ShowWhat.STREAMING_TABLES,
-    ("STREAMING", "VIEWS"): ShowWhat.VIEWS,
+    ("STREAMING", "VIEWS"): ShowWhat.STREAMING_VIEWS,
     ("CONTINUOUS", "VIEWS"): ShowWhat.VIEWS,
     ("CONTINUOUS", "QUERIES"): ShowWhat.QUERIES,
     ("INDICES",): ShowWhat.INDEXES,
     ("VERSIONS",): ShowWhat.SNAPSHOTS,
     ("ALL",): ShowWhat.SETTINGS,
-    **{(what.value,): what for what in ShowWhat if what is not ShowWhat.STREAMING_TABLES},
+    **{(what.value,): what for what in ShowWhat if " " not in what.value},
 }
 NEEDS_OBJECT = (ShowWhat.COLUMNS, ShowWhat.FILES)
 BEFORE_OBJECT = ("FROM", "IN", "OF", "ON")

@@ -134,13 +134,14 @@ class Emit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContinuousSelect:
-    """The body of a continuous query."""
+    """The body of a continuous query; `text` is all of it, with the clauses behind the query."""
 
     query: Query
     sample: Sample | None = None
     emit: Emit | None = None
     into: Name | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,6 +371,7 @@ class ShowWhat(StrEnum):
     TABLES = "TABLES"
     STREAMS = "STREAMS"
     STREAMING_TABLES = "STREAMING TABLES"
+    STREAMING_VIEWS = "STREAMING VIEWS"
     VIEWS = "VIEWS"
     QUERIES = "QUERIES"
     INDEXES = "INDEXES"

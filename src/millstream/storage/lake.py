@@ -15,9 +15,12 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from millstream.catalog.catalog import Catalog
 from millstream.catalog.records import StreamState
 from millstream.errors import Condition, MachineError
+from millstream.schema import TIMESTAMP
 from millstream.storage import index, period, segment, upkeep, watermark
 from millstream.storage.continuous.access import Access
 from millstream.storage.index import Chooser
@@ -139,6 +142,15 @@ class Lake:
         """Whether an open transaction takes rows from the table, or may, so that upkeep must wait."""
         with self._lock:
             return any(t.is_long or t.removes_from(table) for t in self._open_transactions)
+
+    def stamped(self, table: TableInfo, data: pa.Table) -> pa.Table:
+        """The rows with the time of their arrival, if that is the table's time."""
+        if table.time is None or not table.time.is_arrival:
+            return data
+        place = table.schema.names.index(table.time.column)
+        return data.set_column(
+            place, data.schema.field(place), pa.repeat(pa.scalar(self.clock.now(), TIMESTAMP), data.num_rows)
+        )
 
     def on_removal(self, settle: Callable[[int], None]) -> None:
         """Have `settle` called, with the table's id, before rows are taken from a table."""
