@@ -41,7 +41,7 @@ MORE = [
     "SELECT k, v, t FROM s WHERE v = 7",
     "SELECT k, count(*) AS n FROM TUMBLE(s, t, INTERVAL 600) GROUP BY k",
     "SELECT k, sum(v) AS a FROM HOP(s, t, INTERVAL 300, INTERVAL 900) GROUP BY k",
-    "SELECT k, count(*) AS n, window_start FROM SESSION(TABLE s PARTITION BY k, t, INTERVAL 25) GROUP BY 1, 3",
+    "SELECT k, count(*) AS n FROM SESSION(TABLE s PARTITION BY k, DESCRIPTOR(t), INTERVAL 25) GROUP BY k",
     "SELECT a.k, stddev(a.v - b.v) AS x FROM s [INTERVAL 120] a JOIN s [INTERVAL 60] b ON a.k = b.k AND a.t < b.t"
     " GROUP BY a.k SAMPLE INTERVAL 300",
     "SELECT a.k, b.v FROM s [INTERVAL 60] a JOIN s [INTERVAL 30] b ON a.k = b.k WHERE a.v = b.v + 3 AND b.d > 120"

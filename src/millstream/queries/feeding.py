@@ -28,6 +28,7 @@ from millstream.queries.tasks import Large, with_marks
 from millstream.queries.windows import Marking, Numbering, enter_of, late_name, rows_sql
 from millstream.schema import TIMESTAMP
 from millstream.storage import segment, state
+from millstream.storage.scan import ROW
 from millstream.storage.watermark import NEVER, times_of
 from millstream.views.overlay import new_rows
 
@@ -94,7 +95,8 @@ class Feeder:
         table = look.tables[found.stream]
         assert table.time is not None
         rows, ids = self._read(table, look, since, found.seen.position)
-        return with_marks(rows, marking.marks(ids, times_of(rows.column(table.time.column))))
+        marks = marking.marks(ids, times_of(rows.column(table.time.column)))
+        return with_marks(rows, marks | {ROW: ids})
 
     @staticmethod
     def _marking(
