@@ -10,7 +10,9 @@ instants    which instants are due
 windows     when a row enters a window and when it leaves it, as arrays and as SQL
 feeding     the rows of a query's windows, for the texts of its plan
 held        the rows of windows that move row by row
-panes       partial results of open panes, merged so that answers stay cheap
+panes       partial results of open panes, merged in the driver so that answers stay cheap
+dense       the groups of many instants at once, as arrays
+piles       partial results that Spark merges, few at a time
 answering   the texts of a plan run for the instants that are due
 here        the kernel in the driver, for small baskets and answers
 tasks       the kernel in Spark's tasks, for large baskets

@@ -13,17 +13,14 @@ from sqlglot import exp
 from millstream.plan.incremental import NOW
 from millstream.plan.standing import WindowKind
 from millstream.rewrite import names
+from millstream.rewrite.splitting import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from millstream.plan.standing import Window
+    from millstream.rewrite.splitting import Splitting
 
 
-def as_instants(
-    query: exp.Query, windows: Sequence[Window], number_of: Callable[[str], int | None], *, is_integer_time: bool
-) -> None:
-    """Rewrite every grouping over cut windows, in place; `number_of` tells which window a table is."""
+def as_instants(query: exp.Query, to: Splitting) -> None:
+    """Rewrite every grouping over cut windows, in place."""
     for select in list(query.find_all(exp.Select)):
         group = select.args.get("group")
         if group is None or group.args.get("all") or any(group.args.get(c) for c in ("grouping_sets", "rollup")):
@@ -31,10 +28,10 @@ def as_instants(
         lengths = {}
         for source in names.sources(select):
             number = number_of(source.name) if isinstance(source, exp.Table) else None
-            if number is not None and windows[number].kind is WindowKind.CUT:
-                lengths[source.alias_or_name.lower()] = windows[number].length
+            if number is not None and to.windows[number].kind is WindowKind.CUT:
+                lengths[source.alias_or_name.lower()] = to.windows[number].length
         if lengths:
-            _rewrite(select, group, lengths, is_integer_time=is_integer_time)
+            _rewrite(select, group, lengths, is_integer_time=to.is_integer_time)
 
 
 def _rewrite(select: exp.Select, group: exp.Group, lengths: dict[str, int], *, is_integer_time: bool) -> None:

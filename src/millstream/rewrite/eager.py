@@ -18,9 +18,12 @@ from sqlglot import exp
 
 from millstream.rewrite import aggregates, names
 from millstream.rewrite.block import arguments_of
+from millstream.rewrite.splitting import is_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from millstream.rewrite.splitting import Splitting
 
 PUSHED = frozenset({"count", "sum", "avg", "min", "max", "bool_and", "bool_or"})
 WEIGHTED = frozenset({"count", "sum", "avg"})
@@ -54,21 +57,14 @@ class _Window:
         return self.partials.setdefault(sql, f"__ms_p{len(self.partials)}")
 
 
-def push_below_joins(
-    query: exp.Query,
-    is_window: Callable[[str], bool],
-    types: Callable[[str], Mapping[str, str]],
-    *,
-    may_pair: bool,
-) -> None:
-    """Rewrite every grouping of a query to which the rule applies, in place; `types` tells those of a fragment.
-
-    With `may_pair` what pairs of rows decide is left alone.
-    """
+def push_below_joins(query: exp.Query, to: Splitting) -> None:
+    """Rewrite every grouping of a query to which the rule applies, in place; what is about pairs is left alone."""
     for select in list(query.find_all(exp.Select)):
-        found = _windows(select, is_window)
-        if found and names.is_grouping(select) and not (may_pair and _is_about_pairs(select, found)):
-            _push(select, found, types)
+        found = _windows(select)
+        if not found or not names.is_grouping(select):
+            continue
+        if not (to.sample.is_by_time and _is_about_pairs(select, found)):
+            _push(select, found, lambda sql: to.types(sql, ()))
 
 
 def _is_about_pairs(select: exp.Select, windows: Mapping[str, _Window]) -> bool:
@@ -88,7 +84,7 @@ def _windows_of(node: exp.Expr, windows: Mapping[str, _Window]) -> set[str]:
     return {c.table.lower() for c in node.find_all(exp.Column)} & set(windows)
 
 
-def _windows(select: exp.Select, is_window: Callable[[str], bool]) -> dict[str, _Window]:
+def _windows(select: exp.Select) -> dict[str, _Window]:
     """The windows that a select joins with each other or with tables; none if it is not as simple as that."""
     sources = names.sources(select)
     if len(sources) < 2 or select.args.get("laterals"):

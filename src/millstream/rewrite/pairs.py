@@ -18,21 +18,24 @@ from sqlglot import exp
 from millstream.plan.standing import ENTER, LEAVE, Pairs, side_name, window_name
 from millstream.rewrite import names
 from millstream.rewrite.panes import branches
+from millstream.rewrite.splitting import number_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from millstream.rewrite.splitting import Splitting
 
 ALIAS = "__ms_pairs"
 
 
-def join_pane_by_pane(query: exp.Query, number_of: Callable[[str], int | None], first: int) -> tuple[Pairs, ...]:
-    """Rewrite every grouping to which the rule applies, in place; pairs are windows numbered from `first` on."""
-    found: list[Pairs] = []
+def join_pane_by_pane(query: exp.Query, to: Splitting) -> None:
+    """Rewrite every grouping to which the rule applies, in place; pairs are windows numbered behind the others."""
+    if not to.sample.is_by_time:
+        return
     for select in list(query.find_all(exp.Select)):
-        leaves = _leaves(select, number_of)
+        leaves = _leaves(select)
         if leaves and names.is_grouping(select) and _is_plain(select):
-            found.append(_paired(select, leaves, first + len(found)))
-    return tuple(found)
+            to.pairs.append(_paired(select, leaves, len(to.windows) + len(to.pairs)))
 
 
 def _is_plain(select: exp.Select) -> bool:
@@ -49,7 +52,7 @@ def _is_decided(test: exp.Expr) -> bool:
     return not any(isinstance(n, names.QUERIES) or names.says_the_time(n) for n in nodes)
 
 
-def _leaves(select: exp.Select, number_of: Callable[[str], int | None]) -> tuple[exp.Table, ...]:
+def _leaves(select: exp.Select) -> tuple[exp.Table, ...]:
     """The windows that a select joins, one a source; none if it joins anything else, or otherwise."""
     sources, leaves = names.sources(select), list[exp.Table]()
     if len(sources) < 2 or select.args.get("laterals"):
@@ -68,7 +71,7 @@ def _leaves(select: exp.Select, number_of: Callable[[str], int | None]) -> tuple
 
 
 def _paired(select: exp.Select, leaves: tuple[exp.Table, ...], number: int) -> Pairs:
-    windows = tuple(_number(leaf.name) for leaf in leaves)
+    windows = tuple(n for leaf in leaves if (n := number_of(leaf.name)) is not None)
     aliases = [s.alias_or_name for s in names.sources(select)]
     tests = _own_tests(select)
     for place, leaf in enumerate(leaves):
@@ -96,10 +99,6 @@ def _first_that(compares: str, mark: str, aliases: Sequence[str]) -> str:
         other = f"`{alias}`.{mark}"
         found = f"CASE WHEN {found} {compares} {other} THEN {found} ELSE {other} END"
     return found
-
-
-def _number(name: str) -> int:
-    return int(name.split("_")[4])
 
 
 def _own_tests(select: exp.Select) -> list[exp.Expr]:

@@ -17,12 +17,12 @@ from millstream.plan.incremental import state_name, stream_name
 from millstream.plan.standing import ENTER, INSTANTS, LEAVE, N, Sampling, WindowKind
 from millstream.rewrite import names
 from millstream.rewrite.lift import UnliftableError
+from millstream.rewrite.splitting import is_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from millstream.plan.incremental import Part
     from millstream.plan.standing import Sample, Window
+    from millstream.rewrite.splitting import Splitting
 
 E, U = "e", "u"
 KEYED = re.compile(r"\(SELECT (.*) FROM (\w+) AS v GROUP BY (.*)\)", re.DOTALL)
@@ -41,13 +41,13 @@ def check(window: Window, sample: Sample) -> None:
         raise UnliftableError("rows are answered as they are committed")
 
 
-def carry(query: exp.Query, is_window: Callable[[str], bool]) -> None:
+def carry(query: exp.Query, _: Splitting) -> None:
     """Let subqueries in FROM that pass rows of windows on pass on when these enter and leave, in place."""
     for subquery in reversed(
         [s for s in query.find_all(exp.Subquery) if isinstance(s.parent, exp.From | exp.Join)]
     ):
         for select in branches(subquery.this):
-            source = _only_source(select, is_window)
+            source = _only_source(select)
             if source is not None:
                 alias = exp.to_identifier(source.alias_or_name, quoted=True)
                 marks = [exp.alias_(exp.column(m, table=alias.copy()), m) for m in (ENTER, LEAVE)]
@@ -63,7 +63,7 @@ def branches(query: exp.Expr) -> list[exp.Select]:
     return [query] if isinstance(query, exp.Select) else []
 
 
-def _only_source(select: exp.Select, is_window: Callable[[str], bool]) -> exp.Expr | None:
+def _only_source(select: exp.Select) -> exp.Expr | None:
     """The source that a select passes rows of a window on from, if it does no more than that."""
     expressions = [n for e in select.expressions for n in names.own_nodes(e)]
     if any(select.args.get(c) for c in ("group", "distinct", "limit", "offset", "having", "qualify")):

@@ -28,17 +28,26 @@ from millstream.rewrite.eager import push_below_joins
 from millstream.rewrite.lift import UnliftableError, is_monotone, lift
 from millstream.rewrite.normal import normal
 from millstream.rewrite.pairs import join_pane_by_pane
+from millstream.rewrite.panes import carry
+from millstream.rewrite.splitting import Splitting, is_window, number_of
 from millstream.rewrite.views import Known, Rewriter, Role, told_the_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from millstream.plan.incremental import Part, Static
+    from millstream.plan.incremental import Part
     from millstream.plan.standing import Pairs, Sample, Window
+    from millstream.rewrite.splitting import Types
 
-    Types = Callable[[str, Sequence[Static]], Mapping[str, str]]
 
 PLACE_HOLDER = re.compile(r"`(__ms_(?:window|merged|values|stream)_\d+__|__ms_instants__)`")
+RULES: tuple[Callable[[exp.Query, Splitting], None], ...] = (
+    as_instants,
+    carry,
+    push_below_joins,
+    join_pane_by_pane,
+)
+"""What is done to a query before its groupings are split, in order: one rule a file."""
 IN_TIME = {"first": "min_by", "first_value": "min_by", "last": "max_by", "last_value": "max_by"}
 
 
@@ -54,19 +63,6 @@ class Texts:
     deltas: Answering | None
     tables: tuple[str, ...]
     reasons: tuple[str, ...]
-
-
-def is_window(name: str) -> bool:
-    return name.startswith("__ms_window_")
-
-
-def number_of(name: str) -> int:
-    """The place in the plan of the window that a name stands for."""
-    return int(name.split("_")[4])
-
-
-def _number_or_none(name: str) -> int | None:
-    return number_of(name) if is_window(name) else None
 
 
 def read(
@@ -120,7 +116,7 @@ def _lifted(query: exp.Query, is_leaf: Callable[[str], bool], reasons: list[str]
 
 
 def _derived(query: exp.Query) -> Answering:
-    leaves = tuple(number_of(name) for name in with_marks(query, is_window))
+    leaves = tuple(n for name in with_marks(query, is_window) if (n := number_of(name)) is not None)
     return Answering(_text(query), len(leaves), leaves=leaves)
 
 
@@ -155,7 +151,9 @@ def _lag(node: exp.Anonymous, leaves: Mapping[str, exp.Expr], windows: Sequence[
             "PREV looks at the row before in a window, and there is none here",
             hint="Use PREV in the SELECT that has the stream with its window in FROM.",
         )
-    window = windows[number_of(source.name)]
+    number = number_of(source.name)
+    assert number is not None
+    window = windows[number]
     quoted = f"`{source.alias_or_name}`"
     by = ", ".join(f"{quoted}.`{k}`" for k in window.keys)
     given = ", ".join(names.text(e) for e in node.expressions)
@@ -197,10 +195,10 @@ def _split(
     if len({w.kind is WindowKind.ROWS for w in windows}) > 1:
         raise UnliftableError("a window of rows stands beside another, and rows may come out of order")
     known = {window_name(i): Known(i, window_name(i), tuple(columns[i]), True, TIME) for i in range(len(windows))}
-    as_instants(query, windows, _number_or_none, is_integer_time=is_integer_time)
-    panes.carry(query, is_window)
-    push_below_joins(query, is_window, lambda sql: types(sql, ()), may_pair=sample.is_by_time)
-    pairs = join_pane_by_pane(query, _number_or_none, len(windows)) if sample.is_by_time else ()
+    to = Splitting(windows, sample, types, is_integer_time)
+    for rule in RULES:
+        rule(query, to)
+    pairs = tuple(to.pairs)
     known |= {window_name(p.number): Known(p.number, window_name(p.number), p.columns, True) for p in pairs}
     rewriter = Rewriter(known, lambda sql, statics: types(opened(sql, pairs), statics))
     role = rewriter.visit(query)
