@@ -157,6 +157,48 @@ def test_a_read_with_nothing_new_costs_no_job(events: Database) -> None:
     assert jobs(events.spark) == before
 
 
+def test_stale_views_are_read_together(events: Database) -> None:
+    events.sql("SET executor = spark_sql")
+    events.sql("CREATE TABLE names (k INT, name STRING)")
+    events.sql("INSERT INTO names VALUES (1, 'one')")
+    queries = {
+        "a": QUERY,
+        "b": "SELECT collect_list(v) AS vs, max(ts) AS t FROM events WHERE v < 5",
+        "c": "SELECT k, n.name, c FROM (SELECT k, count(*) AS c FROM events GROUP BY k) JOIN names n USING (k)",
+        "unread": "SELECT k, avg(d) AS x FROM events GROUP BY k",
+    }
+    for view, query in queries.items():
+        events.sql(f"CREATE CONTINUOUS VIEW {view} AS {query}")
+    every = []
+    for number in range(3):
+        every.append(rows(20, 20 * number))
+        events.insert("events", every[-1])
+        found = {view: read(events, view) for view in "abc"}
+        assert found["a"] == expected(events, QUERY, pa.concat_tables(every))
+        assert found["c"] == [(1, "one", len([i for i in range(20 * (number + 1)) if i % 5 == 1 and i % 7 != 3]))]
+        assert found["b"][0][1] == START + timedelta(seconds=4)
+    events.insert("events", rows(20, 60))
+    read(events, "c")
+    before = jobs(events.spark)
+    read(events, "a")
+    read(events, "b")
+    assert jobs(events.spark) == before
+    assert len(read(events, "unread")) == 6
+    assert jobs(events.spark) > before
+
+
+def test_a_view_that_fails_does_not_take_others_with_it(events: Database) -> None:
+    events.sql("SET executor = spark_sql")
+    events.sql("CREATE CONTINUOUS VIEW a AS SELECT k, sum(v) AS x FROM events GROUP BY k")
+    events.sql("CREATE CONTINUOUS VIEW b AS SELECT CAST(max(s) AS INT) AS x FROM events")
+    events.insert("events", rows(1).set_column(3, "s", pa.array(["12"])))
+    assert (read(events, "a"), read(events, "b")) == ([(0, 0)], [(12,)])
+    events.insert("events", rows(1))
+    assert read(events, "a") == [(0, 0)]
+    with pytest.raises(MillstreamError):
+        read(events, "b")
+
+
 def test_small_baskets_of_proven_types_need_no_job_at_all(events: Database) -> None:
     events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
     before = jobs(events.spark)

@@ -1,17 +1,22 @@
 """Reading views: the upper fragment over merged states and tables as they are, kept until one of them changes.
 
-A read with nothing new starts no job. A result of many rows is not kept: the query that reads the view then has
-the upper fragment inside.
+A read with nothing new starts no job. Views that are read again and again and have become stale are read together,
+in one job of Spark. A result of many rows is not kept: the query that reads the view then has the upper fragment
+inside.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from millstream.errors import Condition, StatementError
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.errors import Condition, MillstreamError, StatementError
 from millstream.execute import query
 from millstream.execute.relation import identity
 from millstream.plan.bind import bind_text
@@ -21,9 +26,7 @@ from millstream.views.keeping import SPARK_SQL, placed_upper
 from millstream.views.overlay import Overlay, table_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping, Sequence
 
     from millstream.catalog.records import TableInfo
     from millstream.plan.bind import BoundQuery
@@ -41,6 +44,23 @@ class _Result:
     made_of: tuple[object, ...]
     snapshot_id: int
     scan: Scan
+    by_spark: bool
+    is_wanted: bool
+    """Whether somebody has read it."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A view whose rows are to be computed: by which text, over which states."""
+
+    kept: Kept
+    made_of: tuple[object, ...]
+    text: str
+    scans: Mapping[str, Scan]
+
+    @property
+    def is_small(self) -> bool:
+        return sum(s.rows for s in self.scans.values()) <= MOST_KEPT_ROWS
 
 
 class Readings:
@@ -61,14 +81,14 @@ class Readings:
         self._check_sound(view)
         kept = self._keeper.kept(view, reader.snapshot())
         found = self._kept.get(view.id)
-        if found is not None and self._is_at(found, kept, reader):
+        if found is not None and found.is_wanted and self._is_at(found, kept, reader):
             return found.scan
         with self._lock_of(view.id):
             made_of = self._made_of(kept, reader)
             found = self._kept.get(view.id)
             if found is None or found.made_of != made_of:
-                return self._compute(kept, reader, made_of)
-            self._kept[view.id] = replace(found, snapshot_id=reader.snapshot().id)
+                return self._compute(self._wanted(kept, reader, made_of), reader)
+            self._kept[view.id] = replace(found, snapshot_id=reader.snapshot().id, is_wanted=True)
             return found.scan
 
     def _is_at(self, found: _Result, kept: Kept, reader: Reader) -> bool:
@@ -105,30 +125,100 @@ class Readings:
         now = self._lake.clock.now()
         return {"": None, "day": now.date()}.get(fineness, now)
 
-    def _compute(self, kept: Kept, reader: Reader, made_of: tuple[object, ...]) -> Scan | BoundQuery:
-        snapshot = reader.snapshot()
-        scans = {table_name(t.id): self._lake.scan(t, snapshot) for t in kept.states}
+    def _wanted(self, kept: Kept, reader: Reader, made_of: tuple[object, ...]) -> _Wanted:
+        scans = {table_name(t.id): self._lake.scan(t, reader.snapshot()) for t in kept.states}
         whole = [i for i, t in enumerate(kept.states) if self._keeper.is_whole(t, scans[table_name(t.id)])]
         now = self._lake.clock.now().replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-        text = placed_upper(kept, whole).replace(NOW, f"TIMESTAMP '{now}'")
-        is_small = sum(s.rows for s in scans.values()) <= MOST_KEPT_ROWS
-        rows = self._by_kernel(text, kept, reader, scans) if is_small else None
-        if rows is None:
-            bound = bind_text(text, Overlay(reader, scans))
-            if not is_small:
-                return replace(bound, names=kept.view.schema.names)
-            rows = query.run(self._keeper.spark, bound, self._keeper.relations, {}).to_arrow()
-        data = rows.rename_columns(list(kept.view.schema.names)).cast(kept.view.schema.arrow)
-        scan = Scan(kept.view, snapshot.id, (), inlined=data, token=uuid.uuid4().hex)
+        return _Wanted(kept, made_of, placed_upper(kept, whole).replace(NOW, f"TIMESTAMP '{now}'"), scans)
+
+    def _compute(self, wanted: _Wanted, reader: Reader) -> Scan | BoundQuery:
+        if not wanted.is_small:
+            bound = bind_text(wanted.text, Overlay(reader, wanted.scans))
+            return replace(bound, names=wanted.kept.view.schema.names)
+        rows = self._by_kernel(wanted, reader)
+        if rows is not None:
+            return self._keep(wanted, rows, reader, by_spark=False)
+        with self._companions(wanted, reader) as others:
+            every = [wanted, *others]
+            try:
+                found = self._by_spark(every, reader)
+            except MillstreamError:
+                if not others:
+                    raise
+                # One of the others may be at fault; whoever reads it will be told.
+                every, found = [wanted], self._by_spark([wanted], reader)
+            for one, data in zip(every[1:], found[1:], strict=True):
+                self._keep(one, data, reader, by_spark=True, is_wanted=False)
+        return self._keep(wanted, found[0], reader, by_spark=True)
+
+    def _keep(
+        self, wanted: _Wanted, rows: pa.Table, reader: Reader, *, by_spark: bool, is_wanted: bool = True
+    ) -> Scan:
+        view, snapshot_id = wanted.kept.view, reader.snapshot().id
+        data = rows.rename_columns(list(view.schema.names)).cast(view.schema.arrow)
+        scan = Scan(view, snapshot_id, (), inlined=data, token=uuid.uuid4().hex)
         if reader.is_at_a_commit:
-            self._kept[kept.view.id] = _Result(made_of, snapshot.id, scan)
+            self._kept[view.id] = _Result(wanted.made_of, snapshot_id, scan, by_spark, is_wanted)
         return scan
 
-    def _by_kernel(self, text: str, kept: Kept, reader: Reader, scans: Mapping[str, Scan]) -> pa.Table | None:
+    @contextmanager
+    def _companions(self, wanted: _Wanted, reader: Reader) -> Iterator[list[_Wanted]]:
+        """Other views that Spark has computed, that somebody has read since, and that have become stale."""
+        others = []
+        with ExitStack() as locks:
+            for view_id, result in list(self._kept.items()) if reader.is_at_a_commit else []:
+                is_candidate = view_id != wanted.kept.view.id and result.by_spark and result.is_wanted
+                if not is_candidate or not self._is_there(result.scan.table, reader):
+                    continue
+                lock = self._lock_of(view_id)
+                if lock.acquire(blocking=False):
+                    locks.callback(lock.release)
+                    others += self._if_stale(result, reader)
+            yield others
+
+    def _is_there(self, view: TableInfo, reader: Reader) -> bool:
+        found = reader.tables(reader.snapshot()).get(view.name.lower())
+        return found is not None and found.id == view.id and view.id not in self._keeper.failures
+
+    def _if_stale(self, result: _Result, reader: Reader) -> list[_Wanted]:
+        kept = self._keeper.kept(result.scan.table, reader.snapshot())
+        made_of = self._made_of(kept, reader)
+        if made_of == result.made_of:
+            return []
+        wanted = self._wanted(kept, reader, made_of)
+        return [wanted] if wanted.is_small else []
+
+    def _by_spark(self, wanted: Sequence[_Wanted], reader: Reader) -> list[pa.Table]:
+        """The rows of views, of all in one job."""
+        scans = {name: scan for one in wanted for name, scan in one.scans.items()}
+        text = wanted[0].text if len(wanted) == 1 else _together(wanted)
+        bound = bind_text(text, Overlay(reader, scans))
+        rows = query.run(self._keeper.spark, bound, self._keeper.relations, {}).to_arrow()
+        if len(wanted) == 1:
+            return [rows]
+        return [_own_rows(rows, i, len(one.kept.view.schema.columns)) for i, one in enumerate(wanted)]
+
+    def _by_kernel(self, wanted: _Wanted, reader: Reader) -> pa.Table | None:
         """The rows as the kernel gives them, in the driver; None if it cannot."""
         if self._keeper.executor == SPARK_SQL:
             return None
-        snapshot = reader.snapshot()
+        snapshot, kept = reader.snapshot(), wanted.kept
         tables = reader.tables(snapshot)
         above = {n: reader.scan(tables[n.lower()], snapshot, ()) for n in kept.plan.above if n.lower() in tables}
-        return self._keeper.kernels.answer(text, {**scans, **above}, [c.type for c in kept.view.schema.columns])
+        types = [c.type for c in kept.view.schema.columns]
+        return self._keeper.kernels.answer(wanted.text, {**wanted.scans, **above}, types)
+
+
+def _together(wanted: Sequence[_Wanted]) -> str:
+    """One text for several views: the number of the view, and for each view its rows as structures."""
+    parts = []
+    for number, one in enumerate(wanted):
+        names = ", ".join(f"x{i}" for i in range(len(one.kept.view.schema.columns)))
+        columns = [f"{f'struct({names})' if i == number else 'NULL'} AS c{i}" for i in range(len(wanted))]
+        parts.append(f"SELECT {number} AS view, {', '.join(columns)} FROM ({one.text}) AS q ({names})")
+    return " UNION ALL ".join(parts)
+
+
+def _own_rows(rows: pa.Table, number: int, columns: int) -> pa.Table:
+    own = rows.filter(pc.equal(rows.column("view"), number)).column(f"c{number}").combine_chunks()
+    return pa.table([own.field(i) for i in range(columns)], names=[f"x{i}" for i in range(columns)])
