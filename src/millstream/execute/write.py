@@ -71,9 +71,14 @@ def collect_passes(
     frame: DataFrame, passes: Sequence[Pass], tables: Sequence[TableInfo], splice: Splice = NO_SPLICE
 ) -> dict[int, pa.Table]:
     """Bring the rows of all passes here; gives those of each target that has any, with its table's columns."""
-    with translated(splice):
-        rows = frame.to(_nullable(frame.schema)).toArrow()
+    rows = collect_structures(frame, splice)
     return {target: _as_stored(own, tables[target]) for target, own in split_passes(rows, passes)}
+
+
+def collect_structures(frame: DataFrame, splice: Splice = NO_SPLICE) -> pa.Table:
+    """Bring rows here that have one of several structures each."""
+    with translated(splice):
+        return frame.to(_nullable(frame.schema)).toArrow()
 
 
 def _nullable(schema: StructType) -> StructType:

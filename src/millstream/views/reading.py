@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from millstream.errors import Condition, MillstreamError, StatementError
 from millstream.execute import query
 from millstream.execute.relation import identity
+from millstream.execute.write import collect_structures
 from millstream.plan.bind import bind_text
 from millstream.plan.incremental import NOW
 from millstream.storage.scan import Scan
@@ -193,10 +194,11 @@ class Readings:
         scans = {name: scan for one in wanted for name, scan in one.scans.items()}
         text = wanted[0].text if len(wanted) == 1 else _together(wanted)
         bound = bind_text(text, Overlay(reader, scans))
-        rows = query.run(self._keeper.spark, bound, self._keeper.relations, {}).to_arrow()
+        rows = query.run(self._keeper.spark, bound, self._keeper.relations, {})
         if len(wanted) == 1:
-            return [rows]
-        return [_own_rows(rows, i, len(one.kept.view.schema.columns)) for i, one in enumerate(wanted)]
+            return [rows.to_arrow()]
+        found = collect_structures(rows.frame, rows.splice)
+        return [_own_rows(found, i, len(one.kept.view.schema.columns)) for i, one in enumerate(wanted)]
 
     def _by_kernel(self, wanted: _Wanted, reader: Reader) -> pa.Table | None:
         """The rows as the kernel gives them, in the driver; None if it cannot."""
