@@ -1,6 +1,6 @@
 """A day of stream time through 58 continuous queries of all kinds: nothing missing or doubled, memory flat.
 
-day      86,400 seconds, a batch of rows each minute; memory of the driver and the JVM after each hour
+day      86,400 seconds, a batch of 600 rows each five minutes; memory of the driver and the JVM after each hour
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from harness import GIB, Measure, Run, at_most, main
 import millstream
 from millstream.database import Database
 
-DAY, MINUTE, HOUR = 86_400, 60, 3_600
-ROWS_A_MINUTE = 120
+DAY, BATCH, HOUR = 86_400, 300, 3_600
+ROWS_A_BATCH = 600
 WINDOWS = {
     "time": "[INTERVAL 900]",
     "long": "[INTERVAL 7200]",
@@ -67,12 +67,12 @@ def queries() -> dict[str, str]:
 
 def batches(end: int) -> Iterator[pa.Table]:
     random = np.random.default_rng(9)
-    for start in range(0, end, MINUTE):
-        times = np.sort(random.integers(start, start + MINUTE, ROWS_A_MINUTE))
+    for start in range(0, end, BATCH):
+        times = np.sort(random.integers(start, start + BATCH, ROWS_A_BATCH))
         yield pa.table({
-            "k": random.integers(0, 20, ROWS_A_MINUTE, dtype=np.int32),
-            "v": random.integers(0, 100, ROWS_A_MINUTE),
-            "d": random.integers(0, 1_000, ROWS_A_MINUTE) / 8,
+            "k": random.integers(0, 20, ROWS_A_BATCH, dtype=np.int32),
+            "v": random.integers(0, 100, ROWS_A_BATCH),
+            "d": random.integers(0, 1_000, ROWS_A_BATCH) / 8,
             "t": times,
         })  # fmt: skip
 
@@ -90,9 +90,9 @@ def day(run: Run) -> Sequence[Measure]:
             every.append(batch)
             db.insert("s", batch)
             db.drain()
-            if number % (HOUR // MINUTE) == 0:
-                _check(db, seen, number * MINUTE)
-                memory.append((number * MINUTE / HOUR, resident(os.getpid()).total / GIB))
+            if number % (HOUR // BATCH) == 0:
+                _check(db, seen, number * BATCH)
+                memory.append((number * BATCH / HOUR, resident(os.getpid()).total / GIB))
         _check_last(db, pa.concat_tables(every).to_pandas())
     if run.plots is not None:
         Plot("soak: memory", "hours of stream time", "GiB", [Series("memory", memory)]).save(
@@ -116,7 +116,7 @@ def _create(db: Database) -> list[str]:
 
 def _check(db: Database, seen: dict[str, int], upto: int) -> None:
     """No delivery may be missing or there twice."""
-    rows = upto // MINUTE * ROWS_A_MINUTE
+    rows = upto // BATCH * ROWS_A_BATCH
     for name in seen:
         found = db.results(name, since=seen[name])
         numbers = [d.sequence for d in found]
