@@ -24,6 +24,8 @@ SETTINGS = {
     # (crashes, examples, the command line) has Spark as users have it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # By the size of the heap each grouping would take 64 MiB at once, which garbage collection then sees to.
+    "spark.buffer.pageSize": "1m",
 }
 
 
