@@ -33,7 +33,7 @@ from millstream.storage.watermark import NEVER, times_of
 from millstream.views.overlay import new_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -136,7 +136,7 @@ class Feeder:
             if found.seen.position - since <= most_here:
                 rows = self._marked(marking, look, found, since)
                 if is_new:
-                    rows = rows.filter(pc.greater_equal(rows.column(LEAVE), rows.column(ENTER)))
+                    rows = _in_windows(rows)
                     feed.put(stream_name(number), rows)
                 feed.put(rows_name(number), rows)
                 feed.rows[number] = rows_name(number)
@@ -158,20 +158,34 @@ class Feeder:
             )  # fmt: skip
         return feed
 
-    @staticmethod
-    def tell_new_from_old(feed: Feed, windows: Iterable[int], plan: QueryPlan, came: Sequence[Arrived]) -> None:
+    def tell_new_from_old(
+        self,
+        feed: Feed,
+        run: Run,
+        place: Place,
+        look: Look,
+        came: Sequence[Arrived],
+        counted: int,
+        most_here: int,
+    ) -> None:
         """Let new and old rows of windows stand under names of their own, for pairs."""
-        by_stream = {a.stream: a.before.position for a in came}
-        for number in windows:
-            position = by_stream[plan.windows[number].stream]
+        by_stream = {a.stream: a for a in came}
+        for number in run.plan.paired:
+            found = by_stream[run.plan.windows[number].stream]
+            position = found.before.position
             rows = feed.arrow.get(rows_name(number))
             if rows is None:
                 every = f"SELECT * FROM ({feed.rows[number]}) WHERE {LEAVE} >= {ENTER}"
                 feed.texts[all_name(number)] = f"({every})"
-                feed.texts[new_name(number)] = f"({every} AND {ROW_NUMBER} >= {position}L)"
                 feed.texts[old_name(number)] = f"({every} AND {ROW_NUMBER} < {position}L)"
+                if found.seen.position - position > most_here:
+                    feed.texts[new_name(number)] = f"({every} AND {ROW_NUMBER} >= {position}L)"
+                    continue
+                # Spark joins rows that it knows to be few without a shuffle.
+                marking = self._marking(run.plan, number, found, place, counted, run.place.unsampled)
+                feed.put(new_name(number), _in_windows(self._marked(marking, look, found, position)))
                 continue
-            rows = rows.filter(pc.greater_equal(rows.column(LEAVE), rows.column(ENTER)))
+            rows = _in_windows(rows)
             is_new = pc.greater_equal(rows.column(ROW_NUMBER), position)
             feed.put(all_name(number), rows)
             feed.put(new_name(number), rows.filter(is_new))
@@ -197,6 +211,11 @@ class Feeder:
             return None
         before = np.cumsum(found.counted) - found.counted + counted
         return pa.table({"id": pa.array(found.ids, pa.int64()), "met": pa.array(before, pa.int64())})
+
+
+def _in_windows(rows: pa.Table) -> pa.Table:
+    """Those rows alone that are in the window at some instant."""
+    return rows.filter(pc.greater_equal(rows.column(LEAVE), rows.column(ENTER)))
 
 
 def _is_plain(found: Arrived) -> bool:

@@ -15,11 +15,12 @@ from millstream.queries.tuning import Choice, Chunks
 from millstream.queries.windows import HELD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
     from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.queries.arrivals import Arrived
     from millstream.queries.instants import Instant
     from millstream.storage.reader import Reader
 
@@ -70,6 +71,7 @@ class Step:
     """What one step has made, to be committed."""
 
     place: Place
+    came: Sequence[Arrived] = ()
     deliveries: list[tuple[Instant, pa.Table]] = field(default_factory=list)
     answer: pa.Table | None = None
     new: dict[int, list[pa.Table]] = field(default_factory=dict)

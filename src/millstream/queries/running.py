@@ -184,7 +184,7 @@ class Stepper:
         came = [self._feeder.arrived(place, look, s) for s in run.plan.streams]
         step = Step(place, rewritten=rewritten)
         counted = place.accepted
-        came = first_on_time(run.plan, place, came)
+        step.came = came = first_on_time(run.plan, place, came)
         if run.is_split and _is_disordered(run.plan, came):
             self._give_up_panes(run, step, look)
         instants.take_in(run.plan, place, came)
@@ -289,11 +289,12 @@ class Stepper:
             feed = self._feeder.feed(
                 run, step.place, look, came, counted, is_new=is_new, most_here=self._answers.most_here
             )
-            parts = [run.plan.parts[n] for n in some]
+            parts, read = [run.plan.parts[n] for n in some], rows
             if some is paired:
-                self._feeder.tell_new_from_old(feed, run.plan.paired, run.plan, came)
+                read = sum(a.seen.position - min(a.before.position, a.before.low) for a in came)
+                self._feeder.tell_new_from_old(feed, run, step.place, look, came, counted, self._answers.most_here)
                 parts = [_over_new_pairs(run.plan, p) for p in parts]
-            made = self._answers.partials(parts, [run.schemas[n] for n in some], feed, rows)
+            made = self._answers.partials(parts, [run.schemas[n] for n in some], feed, read)
             for number, new in zip(some, made, strict=True):
                 if new.num_rows:
                     keep(run, number, new)

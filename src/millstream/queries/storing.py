@@ -21,19 +21,22 @@ from millstream.plan.standing import FOR_EVER, Sampling, WindowKind
 from millstream.queries import instants
 from millstream.queries.assigning import assigned
 from millstream.queries.run import STATES
-from millstream.queries.windows import HELD
+from millstream.queries.windows import HELD, last_of
 from millstream.rewrite.panes import U
 
 if TYPE_CHECKING:
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import TableInfo
     from millstream.execute.session import Spark
-    from millstream.plan.standing import QueryPlan
+    from millstream.plan.standing import QueryPlan, Window
+    from millstream.queries.arrivals import Arrived
     from millstream.queries.place import Place
     from millstream.queries.run import Look, Run, Step
     from millstream.storage.lake import Lake
 
 KEPT_DELIVERIES = 1_000
+ENTRIES, MOST_ENTRIES = 16, 64
+"""Rows that a window reads again are given up in portions: so many of a step, so many in all."""
 MOST_PIECES = 32
 """More pieces than this of a tier are stored as one."""
 MOST_ROWS_KEPT = 131_072
@@ -53,7 +56,7 @@ class Store:
         """Store what a step has made, and let the query be where it leads; `is_anew` if it leads nowhere."""
         place, lake = step.place, self._lake
         if not is_anew:
-            self._note_rows(run, place)
+            self._note_rows(run, step)
             self._trim(run, place)
             self._low(run, place, look)
         place.snapshot = look.snapshot.id
@@ -206,16 +209,13 @@ class Store:
         place.ledger[number] = kept
         return kept[0][0] if kept else position
 
-    def _note_rows(self, run: Run, place: Place) -> None:
+    def _note_rows(self, run: Run, step: Step) -> None:
         """Enter the rows of this step into the ledger of each window that reads them again."""
+        place, by_stream = step.place, {a.stream: a for a in step.came}
         for number, window in enumerate(run.plan.windows):
-            if not self._reads_rows(run, number):
-                continue
-            old, seen = run.place.streams[window.stream], place.streams[window.stream]
-            if seen.position > old.position:
-                leave = place.covered if place.covered is not None and window.length else FOR_EVER
+            if self._reads_rows(run, number) and len(by_stream[window.stream].ids):
                 entries = place.ledger.setdefault(number, [])
-                entries.append((old.position, seen.position - 1, leave))
+                entries += _entries(window, by_stream[window.stream])
                 _shorten(entries)
         rows = sum(last - first + 1 for entries in place.ledger.values() for first, last, _ in entries)
         if run.is_split and rows > MOST_ROWS_KEPT and not run.plan.pairs:
@@ -242,11 +242,29 @@ def _passed(plan: QueryPlan, place: Place) -> int:
     return -FOR_EVER if plan.sample.is_by_time or place.answered is None else place.answered
 
 
+def _entries(window: Window, found: Arrived) -> list[tuple[int, int, int]]:
+    """New rows for the ledger, some together: the first and the last, and until when they are needed."""
+    size = -(-len(found.ids) // ENTRIES)
+    leave = last_of(window, found.times) if window.length else np.full(len(found.ids), FOR_EVER)
+    made = []
+    for low in range(0, len(found.ids), size):
+        first, last = int(found.ids[low]), int(found.ids[min(low + size, len(found.ids)) - 1])
+        made.append((first, last, int(leave[low : low + size].max())))
+    return made
+
+
 def _shorten(entries: list[tuple[int, int, int]]) -> None:
-    """Keep the ledger short: neighbours become one, needed as long as either."""
-    while len(entries) > 64:
-        merged = [(a[0], b[1], max(a[2], b[2])) for a, b in zip(entries[::2], entries[1::2], strict=False)]
-        entries[:] = merged + (entries[-1:] if len(entries) % 2 else [])
+    """Keep the ledger short: small neighbours become one, needed as long as either."""
+    if len(entries) <= MOST_ENTRIES:
+        return
+    size = 2 * (entries[-1][1] - entries[0][0] + 1) // MOST_ENTRIES
+    made = entries[:1]
+    for entry in entries[1:]:
+        if entry[1] - made[-1][0] < size:
+            made[-1] = (made[-1][0], entry[1], max(made[-1][2], entry[2]))
+        else:
+            made.append(entry)
+    entries[:] = made
 
 
 def _next_instant(plan: QueryPlan, place: Place, step: Step) -> int:
