@@ -299,7 +299,7 @@ class Engine:
             return 0
         self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
-            return transaction.append(table, self.lake.stamped(table, data))
+            return transaction.append(table, transaction.stamped(table, data))
 
     def _make_room(self, table: TableInfo) -> None:
         """Wait, outside of transactions, for queries that are far behind."""
@@ -428,7 +428,7 @@ class Engine:
         copy = copy_from.Copy(self._convert_target(table, names), statement.options, self.listener)
         self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
-            parts = (self.lake.stamped(table, part) for part in copy.tables(paths))
+            parts = (transaction.stamped(table, part) for part in copy.tables(paths))
             count = transaction.append_all(table, parts)
         skipped = f" (skipped {copy.skipped})" if copy.skipped else ""
         return Result(f"COPY{skipped}{self._late()} {count}")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 import millstream
 from millstream.errors import Condition, MillstreamError, StatementError
-from millstream.queries import front, storing
+from millstream.queries import front, running, storing
 from millstream.storage import upkeep
+from millstream.storage.transaction import Transaction
 from tests.slt.spark import jobs
 
 if TYPE_CHECKING:
@@ -19,9 +22,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from millstream.catalog.records import TableInfo
     from millstream.clock import ManualClock
     from millstream.database import Database, Delivery
 
+SECOND = timedelta(seconds=1)
 SUMS = "SELECT k, sum(v) AS total FROM s [INTERVAL 9] GROUP BY k SAMPLE INTERVAL 5"
 
 
@@ -311,3 +316,47 @@ def test_the_cheaper_plan_answers_and_explain_tells_which(s: Database, monkeypat
     assert told(s.results("q")) == [(t, i + 1, sums(t)) for i, t in enumerate(range(0, 129, 5))]
     text = "\n".join(line for (line,) in s.sql("EXPLAIN q").fetchall())
     assert "Chosen by cost: re-evaluated (incremental 3000.0 ms, re-evaluated" in text
+
+
+# Rows of arrival time are never late
+
+
+def test_rows_on_their_way_are_in_the_windows_of_their_arrival(
+    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An insert takes a while between stamp and commit; a query stepped meanwhile waits for it."""
+    db.sql("CREATE STREAM s (v INT)")
+    body = "SELECT count(*) AS n FROM s [INTERVAL '10' SECOND] SAMPLE INTERVAL '1' SECOND"
+    db.sql(f"CREATE CONTINUOUS QUERY q AS {body}")
+    db.insert("s", [(0,)])
+    clock.advance(SECOND)
+    append = Transaction.append
+
+    def slowly(transaction: Transaction, table: TableInfo, data: pa.Table) -> int:
+        clock.advance(5 * SECOND)
+        db.drain()
+        return append(transaction, table, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "append", slowly)
+        db.insert("s", [(1,), (2,)])
+    clock.advance(SECOND)
+    db.drain()
+    counts = [d.fetchall()[0][0] for d in db.results("q")]
+    assert counts == [3, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("executor", ["auto", "spark_sql"])
+def test_more_rows_than_a_step_takes_in_all_count(
+    db: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    monkeypatch.setattr(running, "MOST_ROWS", 7)
+    db.sql(f"SET executor = {executor}")
+    db.sql("CREATE STREAM s (v INT)")
+    db.sql("CREATE CONTINUOUS QUERY q AS SELECT sum(v) AS total FROM s [ROWS 10] SAMPLE ROWS 5")
+    for start in (0, 20):
+        db.insert("s", [(v,) for v in range(start, start + 20)])
+        clock.advance(SECOND)
+        db.drain()
+    totals = [d.fetchall()[0][0] for d in db.results("q")]
+    assert totals == [sum(range(max(0, n - 10), n)) for n in range(5, 45, 5)]

@@ -45,7 +45,7 @@ from millstream.queries.instants import Instant, mark_of
 from millstream.queries.tasks import Large
 from millstream.queries.windows import Numbering, rows_sql
 from millstream.rewrite.panes import E, U, merged
-from millstream.schema import TIMESTAMP, Column, ObjectKind, Schema
+from millstream.schema import TIMESTAMP, Column, ObjectKind, Schema, quote
 from millstream.storage import segment, state
 from millstream.storage.reader import Reader
 from millstream.storage.scan import Scan
@@ -407,5 +407,10 @@ def empty_feed(lake: Lake, plan: QueryPlan) -> Feed:
         table = known[window.stream]
         feed.scans[basket_name(table.id)] = no_new_rows(table, lake.catalog.current)
         numbering = None if plan.sample.is_by_time else Numbering(0, 0)
-        feed.rows[number] = rows_sql(window, number, table, plan.sample, has_late=False, numbering=numbering)
+        rows = rows_sql(window, number, table, plan.sample, has_late=False, numbering=numbering)
+        if window.kind is WindowKind.SESSION:
+            assert table.time is not None
+            time = quote(table.time.column)
+            rows = f"SELECT *, {time} AS window_start, {time} AS window_end FROM ({rows})"
+        feed.rows[number] = rows
     return feed

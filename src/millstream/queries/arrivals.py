@@ -13,7 +13,7 @@ import numpy as np
 
 from millstream.catalog import queries
 from millstream.catalog.records import StreamState
-from millstream.schema import ROW_ID_COLUMN, instant
+from millstream.schema import ROW_ID_COLUMN
 from millstream.storage import segment
 from millstream.storage.watermark import NEVER, times_of
 
@@ -61,16 +61,16 @@ class Arrived:
         return list(zip(self.ids[places].tolist(), self.met[places].tolist(), strict=True))
 
 
-def arrived(lake: Lake, stream: TableInfo, scan: Scan, upto: int, before: Seen) -> Arrived:
+def arrived(lake: Lake, stream: TableInfo, scan: Scan, upto: int, before: Seen, arrived_until: int) -> Arrived:
     """What a scan of new rows holds; `upto` is the position behind them."""
     ids, times = _read(lake, stream, scan)
     within = ids < upto
-    ids, times = ids[within], times[within]
+    left, ids, times = times[~within], ids[within], times[within]
     assert stream.time is not None
     if stream.time.is_arrival:
-        now = instant(lake.clock.now())
         met = np.full(len(ids), NEVER if before.mark is None else before.mark)
-        mark = now if before.mark is None else max(now, before.mark)
+        mark = min(arrived_until, int(left.min())) if len(left) else arrived_until
+        mark = mark if before.mark is None else max(mark, before.mark)
         seen = replace(before, position=upto, mark=mark)
         return Arrived(stream.id, ids, times, met, seen, before)
     with lake.catalog.read() as connection:

@@ -56,14 +56,16 @@ class Feeder:
         """The rows of a stream that are new to a query."""
         table, seen = look.tables[stream_id], place.streams[stream_id]
         scan = state.new_rows(self._lake, table, look.snapshot, seen.position, self._last_ids)
-        return arrived(self._lake, table, scan, look.upto[stream_id], seen)
+        return arrived(self._lake, table, scan, look.upto[stream_id], seen, look.arrived_until[stream_id])
 
     def arrived_before(self, place: Place, look: Look, stream_id: int, *, is_stale: bool) -> Arrived:
         """The rows that a query has seen, as they are stored now."""
         table, seen = look.tables[stream_id], place.streams[stream_id]
         since = replace(seen, position=0 if is_stale else seen.low)
         scan = state.new_rows(self._lake, table, look.snapshot, since.position, self._last_ids)
-        found = arrived(self._lake, table, scan, seen.position, replace(since, mark=None))
+        found = arrived(
+            self._lake, table, scan, seen.position, replace(since, mark=None), look.arrived_until[stream_id]
+        )
         known = found.ids < seen.position
         late = dict(place.late.get(stream_id, []))
         met = np.array([late.get(int(i), NEVER) for i in found.ids[known]], np.int64)

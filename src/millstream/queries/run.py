@@ -80,8 +80,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Look:
-    """The streams of a query at a snapshot: their tables, and where their rows end; `reader` reads all else."""
+    """The streams of a query at a snapshot: their tables, and where their rows end; `reader` reads all else.
 
+    Rows that are committed later arrive no sooner than `arrived_until`.
+    """
+
+    arrived_until: Mapping[int, int]
     snapshot: Snapshot
     tables: Mapping[int, TableInfo]
     upto: Mapping[int, int]

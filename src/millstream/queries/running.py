@@ -35,6 +35,7 @@ from millstream.queries.tuning import INCREMENTAL
 from millstream.queries.windows import HELD, enter_of, last_of
 from millstream.rewrite.panes import E, U
 from millstream.rewrite.panes import merged as merged_text
+from millstream.schema import instant
 from millstream.storage import period
 from millstream.storage.continuous.block import AFTER_ALL
 from millstream.storage.watermark import NEVER
@@ -110,12 +111,14 @@ class Stepper:
         known = {t.id: t for t in catalog.tables().values()}
         if not all(s in known for s in run.plan.streams):
             return None
+        # Before the rows are counted: what is on its way now must not be late.
+        arrived_until = {s: instant(self._lake.arrived_until(s)) for s in run.plan.streams}
         upto = {s: catalog.table_stats(known[s]).next_row_id for s in run.plan.streams}
         upto = {s: min(n, run.place.streams[s].position + MOST_ROWS) for s, n in upto.items()}
         reader = self._answers.reader(run.plan.tables)
         snapshot = reader.snapshot()
         tables = {t.id: t for t in catalog.tables(snapshot).values() if t.id in upto}
-        return Look(snapshot, tables, upto, reader) if len(tables) == len(upto) else None
+        return Look(arrived_until, snapshot, tables, upto, reader) if len(tables) == len(upto) else None
 
     def has_work(self, run: Run, look: Look) -> bool:
         """Whether there is something to do: rows enough to be worth it, time that has moved on, an instant due."""

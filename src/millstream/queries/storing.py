@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from millstream.queries.place import Place
     from millstream.queries.run import Look, Run, Step
     from millstream.storage.lake import Lake
+    from millstream.storage.transaction import Transaction
 
 KEPT_DELIVERIES = 1_000
 ENTRIES, MOST_ENTRIES = 16, 64
@@ -66,7 +67,7 @@ class Store:
         target = self._target(run)
         transaction = lake.transaction() if target is not None else None
         if transaction is not None and target is not None and any(rows.num_rows for _, rows in step.deliveries):
-            transaction.append(target, self._kept(step, target, run.plan.into))
+            transaction.append(target, self._kept(step, target, run.plan.into, transaction))
 
         def work(commit: Commit) -> bool:
             if not views.is_there(commit.connection, run.query.id):
@@ -97,11 +98,11 @@ class Store:
             return None
         return next((t for t in self._lake.catalog.tables().values() if t.id == target), None)
 
-    def _kept(self, step: Step, target: TableInfo, into: tuple[str, ...]) -> pa.Table:
+    def _kept(self, step: Step, target: TableInfo, into: tuple[str, ...], transaction: Transaction) -> pa.Table:
         """The rows for a table: of a standing insert as the table has them, of a streaming view with instants."""
         rows = pa.concat_tables([rows for _, rows in step.deliveries])
         if into:
-            return self._lake.stamped(target, assigned(rows, target, into, self._spark))
+            return transaction.stamped(target, assigned(rows, target, into, self._spark))
         times = np.concatenate([np.full(rows.num_rows, at.tau) for at, rows in step.deliveries])
         assert target.time is not None
         return rows.append_column(target.time.column, pa.array(times, pa.int64())).cast(target.schema.arrow)

@@ -15,12 +15,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from millstream.catalog.catalog import Catalog
 from millstream.catalog.records import StreamState
 from millstream.errors import Condition, MachineError
-from millstream.schema import TIMESTAMP
 from millstream.storage import index, period, segment, upkeep, watermark
 from millstream.storage.continuous.access import Access
 from millstream.storage.index import Chooser
@@ -31,6 +28,7 @@ from millstream.storage.transaction import Transaction, Written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from millstream.catalog.records import DataFile, Moment, Snapshot, TableInfo
     from millstream.clock import Clock
@@ -50,6 +48,8 @@ class Lake:
         self._listeners: list[Callable[[Sequence[Written]], None]] = []
         self._before_removal: list[Callable[[int], None]] = []
         self._open_transactions: set[Transaction] = set()
+        self._arriving: dict[Transaction, dict[int, datetime]] = {}
+        """When rows that are on their way have arrived: the first of each transaction in each table."""
         self._lock = threading.Lock()
         self._directory_lock = self._claim()
         try:
@@ -137,20 +137,25 @@ class Lake:
     def finished(self, transaction: Transaction) -> None:
         with self._lock:
             self._open_transactions.discard(transaction)
+            self._arriving.pop(transaction, None)
 
     def is_being_changed(self, table: TableInfo) -> bool:
         """Whether an open transaction takes rows from the table, or may, so that upkeep must wait."""
         with self._lock:
             return any(t.is_long or t.removes_from(table) for t in self._open_transactions)
 
-    def stamped(self, table: TableInfo, data: pa.Table) -> pa.Table:
-        """The rows with the time of their arrival, if that is the table's time."""
-        if table.time is None or not table.time.is_arrival:
-            return data
-        place = table.schema.names.index(table.time.column)
-        return data.set_column(
-            place, data.schema.field(place), pa.repeat(pa.scalar(self.clock.now(), TIMESTAMP), data.num_rows)
-        )
+    def stamp(self, transaction: Transaction, table: TableInfo) -> datetime:
+        """The time at which a transaction's rows arrive; until it has ended, nobody takes that time for past."""
+        with self._lock:
+            now = self.clock.now()
+            self._arriving.setdefault(transaction, {}).setdefault(table.id, now)
+            return now
+
+    def arrived_until(self, table_id: int) -> datetime:
+        """A time such that every row that is committed to a table from now on arrives then or later."""
+        with self._lock:
+            stamps = [s[table_id] for s in self._arriving.values() if table_id in s]
+            return min((self.clock.now(), *stamps))
 
     def on_removal(self, settle: Callable[[int], None]) -> None:
         """Have `settle` called, with the table's id, before rows are taken from a table."""

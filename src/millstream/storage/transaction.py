@@ -16,7 +16,7 @@ from millstream.catalog import files, inlined, streams, tables, views
 from millstream.catalog.commits import Receipt
 from millstream.catalog.records import ColumnStats, DataFile, Segment, TableInfo
 from millstream.errors import Condition, MachineError
-from millstream.schema import ObjectKind, is_nested
+from millstream.schema import TIMESTAMP, ObjectKind, is_nested
 from millstream.storage import constraints, inline, period, segment, watermark
 from millstream.storage.scan import Scan, plan, visible
 
@@ -117,6 +117,14 @@ class Transaction:
 
     def _of(self, table: TableInfo) -> Staged:
         return self._staged.setdefault(table.id, Staged(table))
+
+    def stamped(self, table: TableInfo, data: pa.Table) -> pa.Table:
+        """The rows with the time of their arrival, if that is the table's time."""
+        if table.time is None or not table.time.is_arrival:
+            return data
+        place = table.schema.names.index(table.time.column)
+        now = pa.scalar(self._lake.stamp(self, table), TIMESTAMP)
+        return data.set_column(place, data.schema.field(place), pa.repeat(now, data.num_rows))
 
     def append(self, table: TableInfo, data: pa.Table) -> int:
         """Stage new rows: inlined if they are few, as segments otherwise."""
