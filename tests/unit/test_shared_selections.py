@@ -1,0 +1,279 @@
+"""Selections that queries share: each query gets what its own WHERE selects, whatever the order of operators."""
+
+from __future__ import annotations
+
+import datetime
+from random import Random
+from typing import TYPE_CHECKING
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millstream.execute.shared.grouped import GroupedFilter
+from millstream.execute.shared.lineage import BitLineage, PairLineage
+from millstream.execute.shared.selections import Selections
+from millstream.plan.selection import Domain, Selection, Term
+from millstream.rewrite import names
+from millstream.rewrite.selection import selection_of
+from millstream.schedule.eddy import Fixed, Shuffled, Tickets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+TYPES = {
+    "a": pa.int32(),
+    "b": pa.int64(),
+    "x": pa.float64(),
+    "w": pa.string(),
+    "f": pa.bool_(),
+    "d": pa.date32(),
+}
+WORDS = ["", "Ä", "a", "ab", "b", "é", "z", "𝄞"]
+
+
+def predicate(text: str) -> Selection:
+    query = names.parsed_query(f"SELECT 1 FROM s WHERE {text}")
+    return selection_of(query.args["where"].this, TYPES)
+
+
+def some_rows(random: Random, count: int) -> pa.Table:
+    def maybe(value: object) -> object:
+        return None if random.random() < 0.1 else value
+
+    first = datetime.date(2026, 1, 1)
+    return pa.table(
+        {
+            "a": pa.array([maybe(random.randrange(12)) for _ in range(count)], TYPES["a"]),
+            "b": pa.array([maybe(random.randrange(-5, 5)) for _ in range(count)], TYPES["b"]),
+            "x": pa.array(
+                [maybe(random.choice([0.0, -0.0, 1.5, 2.5, -7.0, float("inf")])) for _ in range(count)], TYPES["x"]
+            ),
+            "w": pa.array([maybe(random.choice(WORDS)) for _ in range(count)], TYPES["w"]),
+            "f": pa.array([maybe(random.random() < 0.5) for _ in range(count)], TYPES["f"]),
+            "d": pa.array(
+                [maybe(first + datetime.timedelta(random.randrange(9))) for _ in range(count)], TYPES["d"]
+            ),
+        }
+    )
+
+
+def a_test(random: Random) -> str:
+    compares = random.choice(["=", "<>", "<", "<=", ">", ">="])
+    a, b = sorted(random.choices(range(12), k=2))
+    return random.choice(
+        [
+            f"a {compares} {a}",
+            f"{b} {compares} b",
+            f"b {compares} -{a}",
+            f"a BETWEEN {a} AND {b}",
+            f"a NOT BETWEEN {b} AND {a}",
+            f"a IN ({a}, {b}, {random.randrange(12)})",
+            f"x {compares} {random.choice(['1.5', '2', '-7.0', '0'])}",
+            f"w {compares} '{random.choice(WORDS)}'",
+            f"w NOT IN ('a', '{random.choice(WORDS)}')",
+            f"d {compares} DATE '2026-01-0{random.randrange(1, 9)}'",
+            "a IS NULL",
+            "w IS NOT NULL",
+            "f",
+            "f = false",
+            "a = b",
+            "a + b > 3",
+            "w LIKE '%b'",
+            "true",
+        ]
+    )
+
+
+def a_predicate(random: Random, depth: int = 3) -> str:
+    if depth == 0 or random.random() < 0.35:
+        return a_test(random)
+    kind = random.choice(["AND", "AND", "OR", "NOT"])
+    if kind == "NOT":
+        return f"NOT ({a_predicate(random, depth - 1)})"
+    return f"({a_predicate(random, depth - 1)}) {kind} ({a_predicate(random, depth - 1)})"
+
+
+def evaluated(rows: pa.Table, texts: Sequence[str]) -> Mapping[str, NDArray[np.bool_]]:
+    """The other tests, as DuckDB has them."""
+    with duckdb.connect() as connection:
+        connection.register("s", rows)
+        listed = ", ".join(f"coalesce({t}, false)" for t in texts)
+        made = connection.execute(f"SELECT {listed} FROM s").to_arrow_table()
+    return {t: made.column(i).to_numpy() for i, t in enumerate(texts)}
+
+
+def wanted(rows: pa.Table, predicates: Mapping[int, str]) -> list[tuple[int, int]]:
+    found = []
+    with duckdb.connect() as connection:
+        numbered = rows.append_column("number", pa.array(range(rows.num_rows)))
+        connection.register("s", numbered)
+        for query, text in predicates.items():
+            places = connection.execute(f"SELECT number FROM s WHERE {text} ORDER BY number").fetchall()
+            found += [(query, place) for (place,) in places]
+    return sorted(found)
+
+
+def matched(selections: Selections, rows: pa.Table, policy: Fixed | Shuffled | Tickets) -> list[tuple[int, int]]:
+    found = selections.match(rows, policy, evaluated)
+    return list(zip(found.queries.tolist(), found.rows.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_query_gets_what_its_where_selects(seed: int) -> None:
+    random = Random(seed)
+    rows = some_rows(random, 300)
+    predicates = {q: a_predicate(random) for q in range(40)}
+    selections = Selections(TYPES)
+    for query, text in predicates.items():
+        selections.add(query, predicate(text))
+    policies = [Tickets(seed), Shuffled(seed), Fixed(selections.operators), Fixed(selections.operators[::-1])]
+    expected = wanted(rows, predicates)
+    for policy in policies:
+        for _ in range(2):
+            assert matched(selections, rows, policy) == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_queries_come_and_go_between_batches(seed: int) -> None:
+    random = Random(f"coming and going {seed}")
+    selections, predicates, policy = Selections(TYPES), dict[int, str](), Tickets(seed)
+    for step in range(12):
+        for query in random.sample(sorted(predicates), k=min(len(predicates), random.randrange(6))):
+            selections.drop(query)
+            del predicates[query]
+        for number in range(random.randrange(8)):
+            query = step * 100 + number
+            predicates[query] = a_predicate(random)
+            selections.add(query, predicate(predicates[query]))
+        rows = some_rows(random, random.choice([0, 1, 50]))
+        assert matched(selections, rows, policy) == wanted(rows, predicates)
+        assert len(selections) == len(predicates)
+
+
+def test_numbers_of_terms_are_given_back() -> None:
+    selections = Selections(TYPES)
+    for query in range(1_000):
+        selections.add(query, predicate(f"a = {query}"))
+        selections.drop(query)
+    assert len(selections.masks()) == 1
+    assert selections.operators == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bits_and_pairs_say_the_same(seed: int) -> None:
+    random = Random(f"bits and pairs {seed}")
+    rows = some_rows(random, 200)
+    selections = Selections(TYPES)
+    for query in range(150):
+        selections.add(query, predicate(a_predicate(random, 2)))
+    found = []
+    for kind in (BitLineage, PairLineage):
+        lineage = kind(rows.num_rows, selections.masks())
+        for number, name in enumerate(selections.operators):
+            used = selections.filter_of(name)
+            codes = used.codes(rows.column(name))
+            lineage.through(number, codes[lineage.alive] if kind is BitLineage else codes, used)
+        found.append(sorted(zip(*(x.tolist() for x in lineage.found()), strict=True)))
+    assert found[0] == found[1]
+    assert len(set(found[0])) == len(found[0])
+
+
+# The worked example of the CACQ slides: three queries over R.a and R.b
+
+SLIDES = {0: "a > 10 AND b < 15", 1: "a > 20 AND b = 25", 2: "a = 0 AND b <> 50"}
+A, B = 0, 1
+
+
+def worked() -> tuple[Selections, GroupedFilter, GroupedFilter]:
+    selections = Selections(TYPES)
+    for query, text in SLIDES.items():
+        selections.add(query, predicate(text))
+    return selections, selections.filter_of("a"), selections.filter_of("b")
+
+
+def bits(lineage: BitLineage) -> str:
+    """Done (of a, of b) and queries completed, as the slides write them."""
+    done = "".join("1" if lineage.done >> o & 1 else "0" for o in (A, B))
+    if not len(lineage.alive):
+        return f"{done} 111"
+    return f"{done} " + "".join(str(int(lineage.completed[0, 0]) >> q & 1) for q in range(3))
+
+
+def codes(used: GroupedFilter, value: int) -> NDArray[np.int64]:
+    return used.codes(pa.chunked_array([pa.array([value], used.kind)]))
+
+
+def test_the_first_row_of_the_slides() -> None:
+    """R1 = (5, 25): σa rejects it for all three, so it dies without σb."""
+    selections, a, b = worked()
+    lineage = BitLineage(1, selections.masks())
+    assert bits(lineage) == "00 000"
+    # The slides let σb go first here: b = 25 fails Q1 alone.
+    lineage.through(B, codes(b, 25), b)
+    assert bits(lineage) == "01 100"
+    lineage.through(A, codes(a, 5), a)
+    assert bits(lineage) == "11 111"
+    assert len(lineage.found()[0]) == 0
+
+
+def test_the_second_row_of_the_slides() -> None:
+    """R2 = (15, 0): after σa only Q1 is left, and after σb it is Q1's."""
+    selections, a, b = worked()
+    lineage = BitLineage(1, selections.masks())
+    lineage.through(A, codes(a, 15), a)
+    assert bits(lineage) == "10 011"
+    lineage.through(B, codes(b, 0), b)
+    assert bits(lineage) == "11 111"
+    assert [x.tolist() for x in lineage.found()] == [[0], [0]]
+
+
+def test_a_row_that_no_query_wants_dies_at_once() -> None:
+    selections, a, _ = worked()
+    lineage = BitLineage(2, selections.masks())
+    values = a.codes(pa.chunked_array([pa.array([5, 15], a.kind)]))
+    lineage.through(A, values, a)
+    assert lineage.alive.tolist() == [1]
+
+
+def test_completion_masks_name_the_operators_of_a_query() -> None:
+    selections, _, _ = worked()
+    selections.add(3, predicate("b > 7"))
+    assert selections.masks().tolist() == [0b11, 0b11, 0b11, 0b10]
+
+
+# What is a domain and what is text
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("a > 3 AND a < 9 AND a <> 5", [Term({"a": Domain(((3, 1), (5, 0), (5, 1), (9, 0)), starts=False)})]),
+        ("a < 3 OR a > 9", [Term({"a": Domain(((3, 0), (9, 1)), starts=True)})]),
+        ("NOT (a = 3 OR b = 4)", [predicate("a <> 3 AND b <> 4").terms[0]]),
+        ("a > 9 AND a < 3", []),
+        ("a = 3 OR upper(w) = 'X'", [Term(rest=frozenset({"UPPER(w) = 'X'"})), predicate("a = 3").terms[0]]),
+        ("a > 1.5", [Term(rest=frozenset({"a > 1.5"}))]),
+        ("a = 99999999999999999999", [Term(rest=frozenset({"a = 99999999999999999999"}))]),
+    ],
+)
+def test_what_a_predicate_becomes(text: str, terms: list[Term]) -> None:
+    assert list(predicate(text).terms) == terms
+
+
+def test_a_predicate_of_too_many_terms_stays_text() -> None:
+    text = " AND ".join(f"(a = {i} OR b = {i})" for i in range(8))
+    [term] = predicate(text).terms
+    assert not term.domains
+    assert len(term.rest) == 1
+
+
+def test_nan_is_the_largest_double() -> None:
+    selections = Selections(TYPES)
+    for query, text in enumerate(["x > 5", "x < 5", "x = 5", "x <> 5"]):
+        selections.add(query, predicate(text))
+    rows = pa.table({"x": pa.array([float("nan")])})
+    assert matched(selections, rows, Tickets()) == [(0, 0), (3, 0)]
