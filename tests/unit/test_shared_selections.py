@@ -208,11 +208,10 @@ def codes(used: GroupedFilter, value: int) -> NDArray[np.int64]:
 
 
 def test_the_first_row_of_the_slides() -> None:
-    """R1 = (5, 25): σa rejects it for all three, so it dies without σb."""
+    """R1 = (5, 25): σb rejects it for Q1, then σa for the other two, and it dies."""
     selections, a, b = worked()
     lineage = BitLineage(1, selections.masks())
     assert bits(lineage) == "00 000"
-    # The slides let σb go first here: b = 25 fails Q1 alone.
     lineage.through(B, codes(b, 25), b)
     assert bits(lineage) == "01 100"
     lineage.through(A, codes(a, 5), a)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from millstream.execute.shared.lineage import Found
     from millstream.plan.selection import Domain, Selection, Term
 
-MOST_OPERATORS = 63
-"""Attributes beyond are tested as other tests are."""
 BREADTH_A_WORD = 2.0
 """Bits are cheaper than pairs from so many terms a row on, for each word of bits."""
 Evaluate = Callable[["pa.Table", Sequence[str]], "Mapping[str, NDArray[np.bool_]]"]
