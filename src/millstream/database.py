@@ -166,7 +166,7 @@ class Database:
         tell the error.
         """
         self._check_open()
-        made = self._engine.queries.subscribe(self._engine.queries.find(Name(query)), since, timeout)
+        made = self._engine.queries.handing.subscribe(self._engine.queries.known.find(Name(query)), since, timeout)
         if callback is not None:
             made.start(callback)
         return made
@@ -174,7 +174,7 @@ class Database:
     def results(self, query: str, since: int = 0) -> list[Delivery]:
         """The deliveries of a continuous query that are kept (the last 1,000), after number `since`."""
         self._check_open()
-        return self._engine.queries.results(self._engine.queries.find(Name(query)), since)
+        return self._engine.queries.handing.results(self._engine.queries.known.find(Name(query)), since)
 
     def create_function(self, name: str, function: Callable[..., Any], returns: str = "STRING") -> None:
         """Make a Python function usable in SQL under a name; `returns` is the SQL type of what it gives.

@@ -17,7 +17,7 @@ from millstream.execute.types import stored_type
 from millstream.plan import define
 from millstream.plan.bind import bind, bind_text
 from millstream.plan.later import not_supported_yet
-from millstream.queries.front import shown_name
+from millstream.queries.known import shown_name
 from millstream.schedule.upkeep import EXPIRED, UNINDEXED
 from millstream.schema import Column, ObjectKind
 from millstream.sql import statements as st
@@ -122,7 +122,7 @@ class Definitions:
         def work(transaction: Transaction) -> str:
             known = statement.name.text.lower() in transaction.tables()
             if statement.kind is ObjectKind.CONTINUOUS_QUERY:
-                known = known or self._engine.queries.is_known(statement.name)
+                known = known or self._engine.queries.known.named(statement.name.text) is not None
             kinds = VIEWS if statement.kind in VIEWS else (statement.kind,)
             if statement.kind not in (*STORED, *VIEWS, *STANDING):
                 if known:
@@ -147,7 +147,7 @@ class Definitions:
         """What a DROP names, if it is of the kind that it says."""
         queries = self._engine.queries
         if statement.kind is ObjectKind.CONTINUOUS_QUERY:
-            found = queries.find(statement.name, alone=True)
+            found = queries.known.find(statement.name, alone=True)
             if found is not None:
                 return found
         is_view = statement.kind is ObjectKind.STREAMING_VIEW
@@ -167,7 +167,7 @@ class Definitions:
     def _with_feeds(self, gone: list[TableInfo]) -> list[TableInfo]:
         """What goes, with the queries that feed it, before what they write to."""
         queries = self._engine.queries
-        feeds = [q for q in queries.every() if q.standing and q.standing.target in {t.id for t in gone}]
+        feeds = [q for q in queries.known.every() if q.standing and q.standing.target in {t.id for t in gone}]
         return list({t.id: t for t in (*feeds, *gone)}.values())
 
     def _readers(self, table: TableInfo, statement: st.Drop) -> list[TableInfo]:

@@ -104,7 +104,7 @@ class Engine:
     def _kept_rows(self, kept: TableInfo, reader: Reader) -> Any:
         """The rows of a continuous view, or the last answer of a continuous query."""
         if kept.kind is ObjectKind.CONTINUOUS_QUERY:
-            return self.queries.read(kept)
+            return self.queries.handing.read(kept)
         return self.views.read(kept, reader)
 
     def known_tables(self) -> Mapping[str, TableInfo]:
@@ -532,18 +532,18 @@ class Engine:
         if found is not None and found.kind is ObjectKind.CONTINUOUS_VIEW:
             self.views.keeper.resume(found)
         else:
-            self.queries.resume(self.queries.find(statement.name))
+            self.queries.resume(self.queries.known.find(statement.name))
         return Result("RESUME")
 
     @_run.register
     def _pause(self, statement: st.Pause, _: Any) -> Result:
-        self.queries.pause(self.queries.find(statement.name))
+        self.queries.pause(self.queries.known.find(statement.name))
         return Result("PAUSE")
 
     @_run.register
     def _subscribe(self, statement: st.Subscribe, _: Any) -> Result:
         """The deliveries that are kept, each row with its place; a shell goes on from there."""
-        return Result("SUBSCRIBE", table=self.queries.delivered(self.queries.find(statement.query)))
+        return Result("SUBSCRIBE", table=self.queries.handing.delivered(self.queries.known.find(statement.query)))
 
     @_run.register
     def _set(self, statement: st.SetOption, _: Any) -> Result:

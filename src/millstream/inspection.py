@@ -39,8 +39,8 @@ class Inspection:
     def _named(self, name: st.Name) -> TableInfo:
         """What a name stands for, standing inserts included."""
         known = self._engine.known_tables()
-        if name.text.lower() not in known and self._queries.is_known(name):
-            return self._queries.find(name)
+        if name.text.lower() not in known and self._queries.known.named(name.text) is not None:
+            return self._queries.known.find(name)
         return find_named(name, known)
 
     # SHOW
@@ -54,9 +54,11 @@ class Inspection:
         if what is st.ShowWhat.VIEWS:
             return describe.views(engine.known_tables(), self._views.listed())
         if what is st.ShowWhat.QUERIES:
-            return describe.queries(self._queries.listed())
+            return describe.queries(self._queries.listing.listed())
+        if what is st.ShowWhat.EDDY:
+            return describe.eddy(self._queries.listing.eddy())
         if what is st.ShowWhat.STREAMING_VIEWS:
-            return describe.streaming_views(engine.lake, engine.reader(), self._queries.listed())
+            return describe.streaming_views(engine.lake, engine.reader(), self._queries.listing.listed())
         if what is st.ShowWhat.CREATE and statement.of is not None:
             return describe.create(self._written(self._named(statement.of)))
         return describe.show(statement, engine.lake, engine.reader(), self._jobs(), engine.settings.shown())
@@ -64,7 +66,7 @@ class Inspection:
     def _written(self, found: TableInfo) -> str:
         """The statement that would make the same again."""
         standing = self._standing(found)
-        return describe.create_statement(found) if standing is None else self._queries.written(standing)
+        return describe.create_statement(found) if standing is None else self._queries.listing.written(standing)
 
     def _standing(self, found: TableInfo) -> TableInfo | None:
         """The query that something is, or that feeds it."""
@@ -88,7 +90,7 @@ class Inspection:
         if found.kind is ObjectKind.CONTINUOUS_VIEW:
             return describe.continuous_view(found, self._views.details(found), statement.extended)
         if found.kind is ObjectKind.CONTINUOUS_QUERY:
-            return describe.continuous_view(found, self._queries.details(found), statement.extended)
+            return describe.continuous_view(found, self._queries.listing.details(found), statement.extended)
         if found.kind is ObjectKind.VIEW:
             bound = bind_text(found.definition or "", engine.reader(), (found.name.lower(),))
             return describe.columns_of(query.run(engine.spark, bound, engine.relations, {}).schema())
@@ -106,8 +108,10 @@ class Inspection:
         engine = self._engine
         if statement.mode is st.ExplainMode.INCREMENTAL:
             return self._incremental(statement)
+        if statement.mode is st.ExplainMode.SHARED and statement.name is not None:
+            return self._queries.listing.shared(self._queries.known.find(statement.name))
         if statement.query is None and statement.name is not None and statement.mode is None:
-            return self._queries.explained(self._queries.find(statement.name))
+            return self._queries.listing.explained(self._queries.known.find(statement.name))
         if statement.query is None or statement.mode is st.ExplainMode.SHARED:
             raise not_supported_yet(statement)
         bound = engine.bound(statement.query, statement, parameters)
@@ -119,5 +123,5 @@ class Inspection:
     def _incremental(self, statement: st.Explain) -> str:
         standing = None if statement.name is None else self._standing(self._named(statement.name))
         if standing is not None:
-            return self._queries.explained(standing)
+            return self._queries.listing.explained(standing)
         return self._views.explained(statement, self._engine.known_tables())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import Condition, StatementError, did_you_mean
 from millstream.queries.front import INCREMENTAL as CHOICES
+from millstream.schedule.eddy import POLICIES
 from millstream.views.keeping import EXECUTORS
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from millstream.views.keeping import Keeper
 
 USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS = "use_indexes", "executor", "incremental", "chunks"
+EDDY = "eddy"
 MOST_CHUNKS = 1_024
 SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS)
+NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS, EDDY)
 
 
 class Settings:
@@ -41,6 +43,8 @@ class Settings:
                 self._keeper.executor = self._chosen(name, said.replace("-", "_"), EXECUTORS)
             case "incremental":
                 self._queries.incremental = self._chosen(name, said, CHOICES)
+            case "eddy":
+                self._queries.together.policy = self._chosen(name, said, tuple(POLICIES))
             case "chunks":
                 self._queries.chunks = self._number(name, said)
             case _:
@@ -84,6 +88,7 @@ class Settings:
         """Every setting and its value."""
         return [
             (CHUNKS, "auto" if self._queries.chunks is None else str(self._queries.chunks)),
+            (EDDY, self._queries.together.policy),
             (EXECUTOR, self._keeper.executor),
             (INCREMENTAL, self._queries.incremental),
             (USE_INDEXES, "on" if self._lake.chooser.enabled else "off"),

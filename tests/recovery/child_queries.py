@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 import millstream
-from millstream.queries import storing
+from millstream.queries import blocks, storing
 from millstream.storage import inline
 
 BATCH = 7
@@ -19,6 +19,11 @@ QUERIES = {
     "last": "SELECT k, max(v) AS a, count(*) AS n FROM s [PARTITION BY k ROWS 3] GROUP BY k SAMPLE INTERVAL 5",
     "ever": "SELECT count(*) AS n, max(v) AS a FROM s [LANDMARK] SAMPLE ROWS 10",
 }
+SELECTIONS = {
+    "some": "SELECT k, v, t FROM s WHERE v > 15 AND k <> 2",
+    "few": "SELECT v + 1 AS a, t FROM s WHERE v % 10 = 3",
+}
+"""They share their passes and their deliveries."""
 VIEW = "SELECT k, sum(v) AS a FROM s [INTERVAL 9] GROUP BY k SAMPLE INTERVAL 10"
 
 Row = tuple[int, int, int]
@@ -32,6 +37,7 @@ def small_world() -> None:
     """Few rows are enough for files and for states in several pieces."""
     inline.MOST_ROWS = 3
     storing.MOST_PIECES = 2
+    blocks.KEPT_BLOCKS, blocks.SLACK = 12, 3
 
 
 def main(path: str, first: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import millstream
 from tests.recovery import child_queries, processes
-from tests.recovery.child_queries import QUERIES, VIEW, Row, rows
+from tests.recovery.child_queries import QUERIES, SELECTIONS, VIEW, Row, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ def path(tmp_path: Path, spark: SparkSession) -> Path:
     made = tmp_path / "database"
     with millstream.connect(made, spark=spark, background=False) as db:
         db.sql("CREATE STREAM s (k INT, v BIGINT, t BIGINT) TIMESTAMP BY t")
-        for name, query in QUERIES.items():
+        for name, query in (QUERIES | SELECTIONS).items():
             db.sql(f"CREATE CONTINUOUS QUERY {name} AS {query}")
         db.sql(f"CREATE STREAMING VIEW kept RANGE UNBOUNDED AS {VIEW}")
     return made
@@ -92,11 +92,24 @@ def check(db: Database, upto: int) -> None:
                 assert answer == [(at + 1, max(v for _, v, _ in rows(0, at + 1)))]
             else:
                 assert answer == (sums(at, 19, counts=True) if name == "sums" else last(at))
+    check_selections(db, upto)
     stored: dict[int, Answer] = {}
     for key, total, instant in db.sql("SELECT k, a, instant FROM kept").fetchall():
         stored.setdefault(instant, []).append((key, total))
     wanted = range(0, upto - 1, 10)
     assert {i: sorted(a) for i, a in stored.items()} == {i: sums(i, 9, counts=False) for i in wanted}
+
+
+def check_selections(db: Database, upto: int) -> None:
+    """Of what is kept nothing is missing or doubled: the last rows that were selected, in order."""
+    wanted = {
+        "some": [((k, v, t), t) for k, v, t in rows(0, upto) if v > 15 and k != 2],
+        "few": [((v + 1, t), t) for _, v, t in rows(0, upto) if v % 10 == 3],
+    }
+    for name, expected in wanted.items():
+        found = db.results(name)
+        assert [d.sequence for d in found] == list(range(len(expected) - len(found) + 1, len(expected) + 1))
+        assert [(d.fetchall(), d.instant) for d in found] == [([r], t) for r, t in expected[-len(found) :]]
 
 
 def test_whatever_is_killed_every_instant_is_answered_once(path: Path, spark: SparkSession) -> None:

@@ -240,7 +240,7 @@ def test_what_feeds_a_stream_waits_for_queries_that_are_far_behind_in_it(
 
     def step(query: Any) -> int | None:
         if query.name.startswith("__"):
-            behind.append(next(q[4] for q in queries.listed() if q[0] == "slow"))
+            behind.append(next(q[4] for q in queries.listing.listed() if q[0] == "slow"))
         return real(query)
 
     monkeypatch.setattr(queries, "step", step)

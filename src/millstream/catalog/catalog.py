@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from millstream.catalog import files, indexes, inlined, layout, snapshots, stats, streams, tables, views
@@ -33,6 +34,52 @@ Indexes = dict[str, "IndexInfo"]
 CACHED_SCHEMA_VERSIONS = 64
 
 
+@dataclass(frozen=True)
+class _Definitions:
+    """What is defined at a snapshot: all by id, and what users see by name and by id."""
+
+    snapshot_id: int = -1
+    base: tuple[int, ...] = ()
+    """The tables and streams among them."""
+    every: dict[int, TableInfo] = field(default_factory=dict)
+    tables: Tables = field(default_factory=dict)
+    by_id: dict[int, TableInfo] = field(default_factory=dict)
+    hidden: dict[int, TableInfo] = field(default_factory=dict)
+    indexes: Indexes = field(default_factory=dict)
+
+    def followed(
+        self, snapshot_id: int, base: list[TableInfo], born: list[TableInfo], gone: list[int], found: Indexes
+    ) -> _Definitions:
+        """What is defined later: `base` are all tables and streams, `born` views that are new, `gone` those ended.
+
+        There may be many views and few tables, so what is the same is copied and not made again.
+        """
+        made = _Definitions(
+            snapshot_id, tuple(t.id for t in base), self.every.copy(), self.tables.copy(), self.by_id.copy(),
+            self.hidden.copy(), found,
+        )  # fmt: skip
+        for table_id in (*gone, *self.base):
+            made._take_out(table_id)
+        for table in (*base, *born):
+            made._put_in(table)
+        return made
+
+    def _take_out(self, table_id: int) -> None:
+        table = self.every.pop(table_id, None)
+        self.by_id.pop(table_id, None)
+        self.hidden.pop(table_id, None)
+        if table is not None and self.tables.get(table.name.lower()) is table:
+            del self.tables[table.name.lower()]
+
+    def _put_in(self, table: TableInfo) -> None:
+        self.every[table.id] = table
+        is_feed = table.standing is not None and table.standing.target is not None
+        if is_feed or table.kind is ObjectKind.STATE:
+            self.hidden[table.id] = table
+        else:
+            self.by_id[table.id] = self.tables[table.name.lower()] = table
+
+
 class Catalog:
     """One database's catalogue, open for reading and, unless `read_only`, for writing."""
 
@@ -40,7 +87,7 @@ class Catalog:
         self.read_only = read_only
         self._clock = clock
         self._store = Store(path, read_only=read_only)
-        self._definitions: dict[int, tuple[Tables, Indexes, dict[int, TableInfo]]] = {}
+        self._definitions: dict[int, _Definitions] = {}
         self._stats: dict[int, TableStats] = {}
         self._pins: dict[int, int] = {}
         self._lock = threading.Lock()
@@ -107,28 +154,39 @@ class Catalog:
 
     def tables(self, snapshot: Snapshot | None = None) -> Tables:
         """All tables, streams and views at a snapshot, by lower-case name."""
-        return self._defined(snapshot or self.current)[0]
+        return self._defined(snapshot or self.current).tables
+
+    def table(self, table_id: int, snapshot: Snapshot | None = None) -> TableInfo | None:
+        """A table, stream or view that users see, by id."""
+        return self._defined(snapshot or self.current).by_id.get(table_id)
 
     def hidden(self, snapshot: Snapshot | None = None) -> dict[int, TableInfo]:
         """What users do not see, by ids: the states of standing queries, the queries that feed streaming views."""
-        return self._defined(snapshot or self.current)[2]
+        return self._defined(snapshot or self.current).hidden
 
     def indexes(self, snapshot: Snapshot | None = None) -> Indexes:
         """All value indices at a snapshot, by lower-case name."""
-        return self._defined(snapshot or self.current)[1]
+        return self._defined(snapshot or self.current).indexes
 
-    def _defined(self, snapshot: Snapshot) -> tuple[Tables, Indexes, dict[int, TableInfo]]:
+    def _defined(self, snapshot: Snapshot) -> _Definitions:
         with self._lock:
             known = self._definitions.get(snapshot.schema_version)
-        if known is not None:
-            return known
+            if known is not None:
+                return known
+            earlier = [d for v, d in self._definitions.items() if v < snapshot.schema_version]
         with self.read() as connection:
-            found = tables.load(connection, snapshot.id) | views.load(connection, snapshot.id)
-            hidden = {t.id: t for t in found.values() if t.kind is ObjectKind.STATE}
-            feeds = {t.id for t in found.values() if t.standing is not None and t.standing.target is not None}
-            shown = {name: t for name, t in found.items() if t.id not in hidden and t.id not in feeds}
-            hidden |= {t.id: t for t in found.values() if t.id in feeds}
-            loaded = shown, indexes.load(connection, snapshot.id), hidden
+            last = max(earlier, key=lambda d: d.snapshot_id, default=None)
+            if last is not None and snapshots.oldest_id(connection) <= last.snapshot_id < snapshot.id:
+                born, gone = views.load_since(connection, last.snapshot_id, snapshot.id)
+            else:
+                last, born, gone = _Definitions(), views.load(connection, snapshot.id), []
+            loaded = last.followed(
+                snapshot.id,
+                list(tables.load(connection, snapshot.id).values()),
+                list(born.values()),
+                gone,
+                indexes.load(connection, snapshot.id),
+            )
         with self._lock:
             while len(self._definitions) >= CACHED_SCHEMA_VERSIONS:
                 self._definitions.pop(next(iter(self._definitions)))

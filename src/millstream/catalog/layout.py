@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.store import Connection
 
-FORMAT = 4
+FORMAT = 5
 DUCKLAKE_VERSION = "1.0"
 
 DUCKLAKE_TABLES = """
@@ -129,6 +129,17 @@ CREATE TABLE millstream_advance (stream_id BIGINT NOT NULL, position BIGINT NOT 
 """
 """Continuous queries: plans, places, deliveries, pieces of state; where among its rows a stream was advanced."""
 
+FORMAT_5 = """
+CREATE TABLE millstream_group (group_id INTEGER PRIMARY KEY, key VARCHAR NOT NULL UNIQUE, place VARCHAR NOT NULL);
+CREATE TABLE millstream_member (member_id INTEGER PRIMARY KEY AUTOINCREMENT, group_id BIGINT NOT NULL,
+  view_id BIGINT NOT NULL UNIQUE, since VARCHAR NOT NULL, sequence BIGINT NOT NULL);
+CREATE INDEX millstream_member_of ON millstream_member (group_id, member_id);
+CREATE TABLE millstream_block (block_id INTEGER PRIMARY KEY AUTOINCREMENT, group_id BIGINT NOT NULL,
+  snapshot_id BIGINT NOT NULL, committed_at VARCHAR NOT NULL, rows BLOB NOT NULL, marks BLOB NOT NULL);
+CREATE INDEX millstream_block_of ON millstream_block (group_id, block_id);
+"""
+"""Queries that are answered together: their groups, who is in them, and blocks of deliveries to many queries."""
+
 
 def is_empty(connection: Connection) -> bool:
     """Whether nothing was ever committed to this database file: a crash may leave it like that."""
@@ -137,7 +148,7 @@ def is_empty(connection: Connection) -> bool:
 
 def create(connection: Connection, now: str, data_path: str) -> None:
     """An empty catalogue: snapshot 0 with the schema `main`."""
-    _run(connection, DUCKLAKE_TABLES + MILLSTREAM_TABLES + FORMAT_2 + FORMAT_3 + FORMAT_4)
+    _run(connection, DUCKLAKE_TABLES + MILLSTREAM_TABLES + FORMAT_2 + FORMAT_3 + FORMAT_4 + FORMAT_5)
     connection.executemany(
         "INSERT INTO ducklake_metadata (key, value) VALUES (?, ?)",
         [
@@ -190,6 +201,7 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {
     1: lambda connection: _run(connection, FORMAT_2),
     2: lambda connection: _run(connection, FORMAT_3),
     3: lambda connection: _run(connection, FORMAT_4),
+    4: lambda connection: _run(connection, FORMAT_5),
 }
 """From the format version of the key to the next."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from millstream.catalog import groups
 from millstream.catalog.records import StandingInfo, TableInfo
 from millstream.schema import ObjectKind, Schema
 
@@ -91,6 +92,7 @@ def drop(commit: Commit, query_id: int) -> None:
     for table in ("millstream_query_progress", "millstream_delivery", "millstream_piece"):
         commit.connection.execute(f"DELETE FROM {table} WHERE view_id = ?", (query_id,))
     commit.connection.execute("DELETE FROM millstream_consumer WHERE name = ?", (consumer(query_id),))
+    groups.leave(commit, query_id)
 
 
 def consumer(query_id: int) -> str:
@@ -104,6 +106,14 @@ def standing(connection: Connection, query_id: int) -> Standing | None:
         (query_id,),
     ).fetchone()
     return None if row is None else Standing(*row)
+
+
+def every_standing(connection: Connection) -> dict[int, Standing]:
+    """How all queries are doing, by id, without their answers."""
+    rows = connection.execute(
+        "SELECT view_id, status, failure, place, NULL, answered_at FROM millstream_query_progress"
+    )
+    return {view_id: Standing(*rest) for view_id, *rest in rows}
 
 
 def set_status(commit: Commit, query_id: int, status: str, failure: str | None = None) -> None:
@@ -193,9 +203,7 @@ def advances(connection: Connection, stream_id: int, since: int) -> list[tuple[i
     return rows.fetchall()
 
 
-def state_size(connection: Connection, query_id: int) -> int:
-    """How many bytes a query keeps as state."""
-    row = connection.execute(
-        "SELECT coalesce(sum(length(data)), 0) FROM millstream_piece WHERE view_id = ?", (query_id,)
-    ).fetchone()
-    return int(row[0])
+def state_sizes(connection: Connection) -> dict[int, int]:
+    """How many bytes queries keep as state, by id; those that keep none are left out."""
+    rows = connection.execute("SELECT view_id, sum(length(data)) FROM millstream_piece GROUP BY view_id")
+    return dict(rows.fetchall())

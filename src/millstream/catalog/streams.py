@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
+from millstream.catalog import groups
 from millstream.catalog.records import StreamState
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def create(commit: Commit, table_id: int) -> None:
 def drop(commit: Commit, table_id: int) -> None:
     commit.connection.execute("DELETE FROM millstream_stream WHERE table_id = ?", (table_id,))
     commit.connection.execute("DELETE FROM millstream_consumer WHERE stream_id = ?", (table_id,))
+    groups.drop_of_stream(commit, table_id)
 
 
 def load(connection: Connection, table_id: int) -> StreamState:

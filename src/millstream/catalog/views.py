@@ -23,27 +23,59 @@ if TYPE_CHECKING:
     from millstream.catalog.store import Connection
 
 
-def load(connection: Connection, snapshot_id: int) -> dict[str, TableInfo]:
-    """Every view of the snapshot, by lower-case name."""
+SELECT = (
+    "SELECT v.view_id, view_name, sql, view_columns, c.plan, states, statics, has_history,"
+    " query_columns, q.plan, target"
+    " FROM millstream_view v LEFT JOIN millstream_continuous_view c ON v.view_id = c.view_id"
+    " LEFT JOIN millstream_query q ON v.view_id = q.view_id"
+)
+
+
+def load(connection: Connection, snapshot_id: int) -> dict[int, TableInfo]:
+    """Every view of the snapshot, by id."""
     rows = connection.execute(
-        "SELECT v.view_id, view_name, sql, view_columns, c.plan, states, statics, has_history,"
-        " query_columns, q.plan, target"
-        " FROM millstream_view v LEFT JOIN millstream_continuous_view c ON v.view_id = c.view_id"
-        " LEFT JOIN millstream_query q ON v.view_id = q.view_id"
-        " WHERE begin_snapshot <= ? AND (end_snapshot IS NULL OR end_snapshot > ?)",
+        f"{SELECT} WHERE begin_snapshot <= ? AND (end_snapshot IS NULL OR end_snapshot > ?)",
         (snapshot_id, snapshot_id),
     )
-    found = {}
-    for view_id, name, sql, columns, plan, states, statics, has_history, *query in rows:
-        view = replace(provisional(name, sql), id=view_id)
-        if plan is not None:
-            info = ContinuousInfo(plan, tuple(json.loads(states)), tuple(json.loads(statics)), bool(has_history))
-            view = replace(continuous(name, sql, read_schema(columns), info), id=view_id)
-        if query[1] is not None:
-            standing = StandingInfo(query[1], query[2])
-            view = replace(queries.provisional(name, sql, read_schema(query[0]), standing), id=view_id)
-        found[name.lower()] = view
-    return found
+    return {row[0]: _view(*row) for row in rows}
+
+
+def load_since(connection: Connection, since: int, snapshot_id: int) -> tuple[dict[int, TableInfo], list[int]]:
+    """The views of a snapshot that an earlier one had not, and those that it had besides.
+
+    All that has ended in between has to be stored still.
+    """
+    born = connection.execute(
+        f"{SELECT} WHERE begin_snapshot > ? AND begin_snapshot <= ?"
+        " AND (end_snapshot IS NULL OR end_snapshot > ?)",
+        (since, snapshot_id, snapshot_id),
+    ).fetchall()
+    gone = connection.execute(
+        "SELECT view_id FROM millstream_view WHERE end_snapshot > ? AND end_snapshot <= ?", (since, snapshot_id)
+    )
+    return {row[0]: _view(*row) for row in born}, [view_id for (view_id,) in gone]
+
+
+def _view(
+    view_id: int,
+    name: str,
+    sql: str,
+    columns: str | None,
+    plan: str | None,
+    states: str,
+    statics: str,
+    has_history: int,
+    query_columns: str,
+    query_plan: str | None,
+    target: int | None,
+) -> TableInfo:
+    view = provisional(name, sql)
+    if plan is not None and columns is not None:
+        info = ContinuousInfo(plan, tuple(json.loads(states)), tuple(json.loads(statics)), bool(has_history))
+        view = continuous(name, sql, read_schema(columns), info)
+    if query_plan is not None:
+        view = queries.provisional(name, sql, read_schema(query_columns), StandingInfo(query_plan, target))
+    return replace(view, id=view_id)
 
 
 def provisional(name: str, definition: str) -> TableInfo:

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.catalog.queries import unpacked
 from millstream.errors import Condition, MillstreamError, StatementError
-from millstream.schema import EPOCH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,11 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from millstream.catalog.queries import Delivered
-
 LOOK_EVERY = 1.0
 """So many seconds pass before a process that only reads looks again for what another one has delivered."""
 T = TypeVar("T")
+CLOSED = "the database was closed"
 
 
 @dataclass(frozen=True)
@@ -44,11 +40,11 @@ class Delivery:
     sequence: int
     snapshot: int
     skipped: int
-    _data: bytes
+    _rows: Callable[[], pa.Table] = field(repr=False, compare=False)
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
-        return unpacked(self._data)
+        return self._rows()
 
     def to_pandas(self) -> pd.DataFrame:
         return self.to_arrow().to_pandas()
@@ -61,11 +57,6 @@ class Delivery:
 
     def __repr__(self) -> str:
         return f"<Delivery {self.sequence} of {self.query} at {self.instant}>"
-
-
-def delivery(query: str, stored: Delivered, *, is_integer_time: bool) -> Delivery:
-    at = stored.instant if is_integer_time else EPOCH + timedelta(microseconds=stored.instant)
-    return Delivery(query, at, stored.sequence, stored.snapshot_id, stored.skipped, stored.data)
 
 
 class Board:
@@ -110,15 +101,15 @@ class Board:
 class Subscription:
     """The deliveries of a query after a sequence number, as they come: iterate, or `async for`.
 
-    Ends with the query's or the database's end, or if nothing comes for `timeout` seconds. `close()` ends it from
-    any thread.
+    Ends with the query's or the database's end, or if nothing comes for `timeout` seconds; `reason` then says
+    which. `close()` ends it from any thread.
     """
 
     def __init__(
         self,
         query: str,
         since: int,
-        fetch: Callable[[int], list[Delivery] | None],
+        fetch: Callable[[int], list[Delivery] | str],
         board: Board,
         timeout: float | None = None,
     ) -> None:
@@ -133,10 +124,12 @@ class Subscription:
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None
         """What has ended a subscription with a callback, if it was an error."""
+        self.reason: str | None = None
+        """Why it has ended, once it has."""
 
     def close(self) -> None:
         """End it; raises what a callback has raised, or what has ended the query."""
-        self._end()
+        self._end("the subscription was closed")
         if self.error is not None:
             raise self.error
 
@@ -160,11 +153,12 @@ class Subscription:
                 callback(one)
         except BaseException as error:
             self.error = error
-            self._end()
+            self._end(str(error))
             raise
 
-    def _end(self) -> None:
+    def _end(self, reason: str) -> None:
         self._closed = True
+        self.reason = self.reason or reason
         self._board.tell()
 
     def __enter__(self) -> Subscription:
@@ -179,8 +173,12 @@ class Subscription:
     def __next__(self) -> Delivery:
         found = self._board.until(self._next, self._timeout)
         if found is None:
+            self._note_silence()
             raise StopIteration
         return found
+
+    def _note_silence(self) -> None:
+        self.reason = self.reason or f"nothing has come for {self._timeout} seconds"
 
     def _next(self) -> Delivery | None:
         """The next delivery that is there; None if there is none yet."""
@@ -188,7 +186,8 @@ class Subscription:
             raise StopIteration
         if not self._ready:
             fetched = self._fetch(self.sequence)
-            if fetched is None:
+            if isinstance(fetched, str):
+                self.reason = self.reason or fetched
                 raise StopIteration
             self._ready = fetched
             if fetched and fetched[0].sequence > self.sequence + 1:
@@ -223,7 +222,10 @@ class Subscription:
                     if found is not None:
                         return found
                     await changed.wait()
-        except (StopIteration, TimeoutError):
+        except TimeoutError:
+            self._note_silence()
+            return None
+        except StopIteration:
             return None
 
 

@@ -110,6 +110,15 @@ def queries(listed: Sequence[tuple[Any, ...]]) -> pa.Table:
     return rows(columns, sorted(listed, key=lambda q: str(q[0]).lower()))
 
 
+def eddy(operators: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """SHOW EDDY: the operators that queries share, in the order in which the last basket went through them."""
+    columns = {
+        "stream": TEXT, "operator": TEXT, "policy": TEXT, "place": NUMBER, "terms": NUMBER,
+        "tickets": pa.float64(), "selectivity": pa.float64(),
+    }  # fmt: skip
+    return rows(columns, operators)
+
+
 def streaming_views(lake: Lake, source: Source, listed: Sequence[tuple[Any, ...]]) -> pa.Table:
     """SHOW STREAMING VIEWS: how their queries are doing, and what their tables keep."""
     tables = source.tables(source.snapshot())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -68,6 +69,13 @@ class Domain:
                 cuts.append(cut)
         return Domain(tuple(cuts), starts, combine(self.has_null, other.has_null))
 
+    def about(self, name: str) -> str:
+        """The domain as a condition, for people."""
+        edges = [*(((None, 0),) if self.starts else ()), *self.cuts]
+        ranges = [_range(name, low, high) for low, high in zip_longest(edges[::2], edges[1::2])]
+        ranges += [f"{name} IS NULL"] if self.has_null else []
+        return " OR ".join(ranges) or "never"
+
     @property
     def constants(self) -> set[Any]:
         return {value for value, _ in self.cuts}
@@ -75,6 +83,18 @@ class Domain:
     @property
     def is_empty(self) -> bool:
         return not self.cuts and not self.starts and not self.has_null
+
+
+def _range(name: str, low: Cut, high: Cut | None) -> str:
+    """The values between two cuts; the first may be at the beginning of all, the second at the end."""
+    if low[0] is None:
+        return f"{name} IS NOT NULL" if high is None else f"{name} {'<=' if high[1] else '<'} {high[0]!r}"
+    first = f"{name} {'>' if low[1] else '>='} {low[0]!r}"
+    if high is None:
+        return first
+    if high[0] == low[0]:
+        return f"{name} = {low[0]!r}"
+    return f"{first} AND {name} {'<=' if high[1] else '<'} {high[0]!r}"
 
 
 NULL = Domain(starts=False, has_null=True)
@@ -85,13 +105,19 @@ class Term:
     """Tests that must all hold: domains by attribute, and texts of Spark SQL for what no domain says."""
 
     domains: Mapping[str, Domain] = field(default_factory=dict)
-    rest: frozenset[str] = frozenset()
+    rest: tuple[str, ...] = ()
 
     def __and__(self, other: Term) -> Term:
         domains = dict(self.domains)
         for name, domain in other.domains.items():
             domains[name] = domains[name] & domain if name in domains else domain
-        return Term(domains, self.rest | other.rest)
+        return Term(domains, tuple(dict.fromkeys((*self.rest, *other.rest))))
+
+    def __str__(self) -> str:
+        """The term as a condition, for people."""
+        tests = [d.about(name) for name, d in self.domains.items()]
+        tests = [f"({t})" if " OR " in t and len(tests) > 1 else t for t in tests]
+        return " AND ".join([*tests, *self.rest]) or "every row"
 
     @property
     def is_never(self) -> bool:
@@ -104,3 +130,21 @@ class Selection:
     """Terms one of which must hold; one without tests holds always."""
 
     terms: tuple[Term, ...] = (Term(),)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether domains say all of it; if not, they say which rows are worth the other tests."""
+        return not any(t.rest for t in self.terms)
+
+
+def selection_from(made: Mapping[str, Any]) -> Selection:
+    """A selection as JSON gave it back."""
+    return Selection(tuple(_term_from(t) for t in made["terms"]))
+
+
+def _term_from(made: Mapping[str, Any]) -> Term:
+    domains = {
+        name: Domain(tuple((value, side) for value, side in d["cuts"]), d["starts"], d["has_null"])
+        for name, d in made["domains"].items()
+    }
+    return Term(domains, tuple(made["rest"]))

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from millstream.plan.incremental import Part, part_from, stream_name
+from millstream.plan.sharing import Shared, shared_from
 from millstream.schema import Duration
 
 if TYPE_CHECKING:
@@ -191,6 +192,15 @@ class QueryPlan:
     """Joins of windows that parts group the pairs of."""
     into: tuple[str, ...] = ()
     """Of a standing insert: the columns that its rows fill."""
+    shared: Shared | None = None
+    """What is shared with other queries, if it selects, projects and joins streams alone."""
+    alone: str = ""
+    """Why it is not."""
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether it delivers rows of one stream as they are committed, and can share the work."""
+        return self.shared is not None and self.sample.kind is Sampling.COMMIT
 
     @property
     def streams(self) -> tuple[int, ...]:
@@ -242,6 +252,8 @@ class QueryPlan:
                 for p in made.get("pairs", [])
             ),
         }
+        shared = made.get("shared")
+        rest["shared"] = None if shared is None else shared_from(shared)
         return cls(**(made | answering | tuples | rest))
 
 

@@ -24,6 +24,7 @@ from millstream.execute.types import stored_type
 from millstream.execute.write import collect_passes
 from millstream.plan.bind import bind_text
 from millstream.plan.incremental import NOW, merged_name, state_name, stream_name
+from millstream.plan.sharing import ROWS
 from millstream.plan.standing import (
     ENTER,
     FOR_EVER,
@@ -241,6 +242,17 @@ class Answers:
         text = _fed(plan.deltas.text.replace(window_name(0), _plain_rows(plan, 0)), feed)
         found = self._here(text, plan, feed, types)
         return self._run(text, feed).to_arrow() if found is None else found
+
+    def evaluated(self, texts: Sequence[str], types: Sequence[pa.DataType], rows: pa.Table) -> pa.Table:
+        """Expressions over rows with row numbers, a column each, in the order of these; one job at most."""
+        columns = ", ".join(f"{text} AS c{i}" for i, text in enumerate(texts))
+        text = f"SELECT {ROW_NUMBER}, {columns} FROM {rows_name(0)} AS {ROWS}"
+        feed = Feed()
+        feed.put(rows_name(0), rows)
+        found = None if self.executor() == SPARK_SQL else here.answer(text, feed.arrow, types)
+        found = self._run(text, feed).to_arrow() if found is None else found
+        order = np.argsort(found.column(ROW_NUMBER).to_numpy(), kind="stable")
+        return found.take(pa.array(order)).drop_columns([ROW_NUMBER])
 
     def _rows(
         self,

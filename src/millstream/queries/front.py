@@ -1,9 +1,11 @@
-"""The engine's door to continuous queries: made, stepped, paused, resumed, read, subscribed to, listed."""
+"""The engine's door to continuous queries: made, stepped, paused, resumed.
+
+`handing` gives their deliveries, `listing` tells people of them, `known` finds them.
+"""
 
 from __future__ import annotations
 
 import threading
-import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,22 +13,25 @@ import pyarrow as pa
 
 from millstream.catalog import queries, stats, streams, tables, views
 from millstream.catalog.records import StandingInfo, StreamTime, TableInfo
-from millstream.deliver.subscription import Board, Delivery, Subscription, Watch, delivery
-from millstream.errors import Condition, DataError, MillstreamError, StatementError, did_you_mean
-from millstream.plan import define, describe
-from millstream.plan.standing import QueryPlan, Sampling, explained
+from millstream.deliver.subscription import Board
+from millstream.errors import Condition, DataError, MillstreamError, StatementError
+from millstream.plan import define
+from millstream.plan.standing import Sampling
 from millstream.queries import assigning, tuning
 from millstream.queries.answering import Answers
-from millstream.queries.emitting import CHANGE
+from millstream.queries.handing import Handing, delivered_columns
+from millstream.queries.known import FEED, INSERT, Known, may_share
+from millstream.queries.listing import Listing
 from millstream.queries.making import Maker, check_kind
 from millstream.queries.place import Place, Seen
 from millstream.queries.run import Run
 from millstream.queries.running import Stepper
-from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema, quote_if_needed
+from millstream.queries.sharing import told
+from millstream.queries.together import Together
+from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema
 from millstream.sql import statements as st
 from millstream.sql.names import check_name
 from millstream.storage import period
-from millstream.storage.scan import Scan
 from millstream.storage.transaction import conflict
 
 if TYPE_CHECKING:
@@ -40,11 +45,12 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.transaction import Written
 
+MOST_QUERIES = 100_000
+"""A database takes so many continuous queries, those that feed streaming views and tables included."""
 MOST_BEHIND = 8_388_608
 """Inserts wait while a query that runs is so many rows behind."""
 MOST_WAIT = 1.0
 INSTANT = "instant"
-FEED, INSERT = "__feed_of_{}", "__insert_into_{}"
 AUTO, ON, OFF = INCREMENTAL = ("auto", "on", "off")
 PLANS = {AUTO: None, ON: tuning.INCREMENTAL, OFF: tuning.AGAIN}
 
@@ -58,11 +64,13 @@ class ContinuousQueries:
         self._maker = Maker(lake, spark, relations, self.answers)
         self._stepper = Stepper(lake, self.answers, spark)
         self._runs: dict[int, Run] = {}
-        self._plans: dict[int, QueryPlan] = {}
         self._lock = threading.RLock()
-        self.board = Board()
-        self._watcher: Watch | None = None
         self._is_closed = False
+        self.board = Board()
+        self.known = Known(lake.catalog)
+        self.together = Together(lake, self.known, self.answers, spark, self._stepper)
+        self.handing = Handing(lake, self.known, self.together, self.board, lambda: self._is_closed)
+        self.listing = Listing(lake, self.known, self.together, self._runs)
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
         lake.on_removal(self.settle)
@@ -74,7 +82,7 @@ class ContinuousQueries:
         check_name(statement.name)
         if self._is_there(statement.name, if_not_exists=statement.if_not_exists):
             return
-        made = self._maker.make(statement.body, statement.text)
+        made = self._made(statement.body, statement.text)
         name, definition = statement.name.text, statement.body.text
         info = StandingInfo(made.plan.to_json())
 
@@ -90,7 +98,7 @@ class ContinuousQueries:
         check_name(statement.name)
         if self._is_there(statement.name, if_not_exists=statement.if_not_exists):
             return
-        made = self._maker.make(statement.body, statement.text)
+        made = self._made(statement.body, statement.text)
         if statement.period is not None:
             check_kind(made.streams[0], statement.period.is_number, None)
         target = _target(statement, made)
@@ -105,6 +113,17 @@ class ContinuousQueries:
 
         self._lake.catalog.commit(work)
 
+    def _made(self, body: st.ContinuousSelect, text: str) -> Made:
+        """The plan of a query, if there is room for one more."""
+        there = len(self.known)
+        if there >= MOST_QUERIES:
+            raise StatementError(
+                Condition.TOO_MANY_QUERIES,
+                f"there are {there:,} continuous queries, and a database takes no more than {MOST_QUERIES:,}",
+                hint="Drop some that nobody reads: SHOW QUERIES lists them, DROP CONTINUOUS QUERY takes one.",
+            )
+        return self._maker.make(body, text)
+
     def is_standing(self, source: st.Query) -> bool:
         """Whether an INSERT … SELECT goes on for ever: it reads a stream."""
         known = self._lake.catalog.tables()
@@ -114,7 +133,7 @@ class ContinuousQueries:
 
     def create_insert(self, table: TableInfo, columns: tuple[str, ...], source: st.Query, text: str) -> str:
         """An INSERT that stands: rows arrive in the table as the query delivers them; returns its name."""
-        made = self._maker.make(st.ContinuousSelect(source), text)
+        made = self._made(st.ContinuousSelect(source), text)
         assigning.check(made.schema, table, columns)
         if table.id in made.plan.streams:
             raise StatementError(
@@ -123,9 +142,8 @@ class ContinuousQueries:
                 hint="Insert into another stream or table.",
             )
         made = replace(made, plan=replace(made.plan, into=columns))
-        taken = {q.name for q in self.every()}
-        numbers = ("", *(f"_{i}" for i in range(2, len(taken) + 3)))
-        name = next(n for i in numbers if (n := INSERT.format(table.name) + i) not in taken)
+        numbers = ("", *(f"_{i}" for i in range(2, len(self.known) + 3)))
+        name = next(n for i in numbers if self.known.named(n := INSERT.format(table.name) + i) is None)
 
         def work(commit: Commit) -> None:
             info = StandingInfo(made.plan.to_json(), table.id)
@@ -138,6 +156,11 @@ class ContinuousQueries:
     def is_view(self, table: TableInfo) -> bool:
         """Whether a streaming table is what a streaming view keeps its results in."""
         return self.feed_of(table) is not None
+
+    def feed_of(self, table: TableInfo) -> TableInfo | None:
+        """The query that feeds a streaming view; None if it is none."""
+        found = self.known.feed_of(table.name)
+        return found if found is not None and found.standing and found.standing.target == table.id else None
 
     def _is_there(self, name: st.Name, *, if_not_exists: bool) -> bool:
         existing = self._lake.catalog.tables().get(name.text.lower())
@@ -154,10 +177,9 @@ class ContinuousQueries:
         """Give a new query its place: behind the rows that there are."""
         is_split = made.plan.split is not None and self.incremental != OFF
         place = Place(is_split=is_split, is_rowless=is_split and self.incremental == ON, snapshot=commit.base.id)
-        known = {t.id: t for t in self._lake.catalog.tables(commit.base).values()}
         marks = []
         for stream in made.streams:
-            if stream.id not in known:
+            if self._lake.catalog.table(stream.id, commit.base) is None:
                 raise conflict(stream)
             born = commit.stats_of(stream.id, stats.column_types(stream)).next_row_id
             now = streams.state_of(commit, stream.id)
@@ -166,76 +188,32 @@ class ContinuousQueries:
             position = 0 if is_kept else born
             place.streams[stream.id] = _seen(position, born, now, mark)
             marks.append(mark)
-            streams.set_consumer(commit, stream.id, queries.consumer(query.id), position)
         place.created_at = None if None in marks else min(m for m in marks if m is not None)
         queries.moved_on(commit, query.id, place.to_json(), None, None)
+        if may_share(query, made.plan):
+            self.together.enter(commit, query, place)
+            return query
+        for stream_id, seen in place.streams.items():
+            streams.set_consumer(commit, stream_id, queries.consumer(query.id), seen.position)
         return query
-
-    def every(self) -> list[TableInfo]:
-        """All continuous queries, those that feed streaming views included, in the order of their making."""
-        catalog = self._lake.catalog
-        found = [*catalog.tables().values(), *catalog.hidden().values()]
-        return sorted((t for t in found if t.kind is ObjectKind.CONTINUOUS_QUERY), key=lambda t: t.id)
-
-    def find(self, name: st.Name, *, alone: bool = False) -> TableInfo:
-        """The query of that name, or, unless `alone`, the one that feeds the streaming view of that name."""
-        wanted = name.text.lower()
-        names = (wanted, f"__{wanted}") if alone else (wanted, f"__{wanted}", FEED.format(wanted))
-        for query in self.every():
-            if query.name.lower() in names:
-                return query
-        there = self._lake.catalog.tables().get(wanted)
-        if there is not None:
-            raise StatementError(
-                Condition.WRONG_KIND,
-                f"{there.name!r} is a {there.kind.value}, and this needs a continuous query",
-                hint=f"DESCRIBE {there.name} shows what it is.",
-                span=name.span,
-            )
-        known = [shown_name(q) for q in self.every()]
-        raise StatementError(
-            Condition.UNKNOWN_TABLE,
-            f"no continuous query {name.text!r}",
-            hint=did_you_mean(name.text, known) or "SHOW QUERIES lists the queries there are.",
-            span=name.span,
-        )
-
-    def is_known(self, name: st.Name) -> bool:
-        """Whether there is a query of that name, standing inserts included."""
-        return any(shown_name(q).lower() == name.text.lower() for q in self.every())
-
-    def feed_of(self, table: TableInfo) -> TableInfo | None:
-        """The query that feeds a streaming view; None if it is none."""
-        fed = (q for q in self.every() if q.standing and q.standing.target == table.id)
-        return next((q for q in fed if q.name.startswith(FEED.format(""))), None)
 
     def readers_of(self, table: TableInfo) -> list[TableInfo]:
         """The queries that cannot do without a table or stream, each as its users know it."""
-        found = []
-        for query in self.every():
-            plan = self.plan_of(query)
-            if table.id in plan.streams or table.name.lower() in (n.lower() for n in plan.tables):
-                target = self._target(query)
+        found, name = [], table.name.lower()
+        for query in self.known.every():
+            plan = self.known.plan_of(query)
+            if table.id in plan.streams or name in (n.lower() for n in plan.tables):
+                target = self.listing.target(query)
                 found.append(query if target is None or plan.into else target)
         return found
-
-    def _target(self, query: TableInfo) -> TableInfo | None:
-        assert query.standing is not None
-        wanted = query.standing.target
-        return next((t for t in self._lake.catalog.tables().values() if t.id == wanted), None)
-
-    def plan_of(self, query: TableInfo) -> QueryPlan:
-        known = self._plans.get(query.id)
-        if known is None:
-            assert query.standing is not None
-            known = self._plans[query.id] = QueryPlan.from_json(query.standing.plan)
-        return known
 
     def dropped(self, gone: Sequence[TableInfo]) -> None:
         with self._lock:
             for table in gone:
                 self._runs.pop(table.id, None)
-                self._plans.pop(table.id, None)
+                self.together.forget(table.id)
+                if table.kind is ObjectKind.CONTINUOUS_QUERY:
+                    self.together.dropped(table.id, self.known.plan_of(table))
         self.board.tell()
 
     # Steps
@@ -258,17 +236,12 @@ class ContinuousQueries:
 
     def reads(self, table: TableInfo) -> bool:
         """Whether a query reads a stream or streaming table."""
-        streaming = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
-        return table.kind in streaming and any(table.id in self.plan_of(q).streams for q in self.every())
+        return self.known.is_read(table.id)
 
     def waits_for_clock(self) -> bool:
         """Whether a query answers by the clock alone: its stream's time is the time of arrival."""
-        known = {t.id: t for t in self._lake.catalog.tables().values()}
-        for query in self.every():
-            found = [known[s].time for s in self.plan_of(query).streams if s in known]
-            if any(t is not None and t.is_arrival for t in found):
-                return True
-        return False
+        found = (self._lake.catalog.table(s) for s in self.known.streams())
+        return any(t is not None and t.time is not None and t.time.is_arrival for t in found)
 
     def _committed(self, written: Sequence[Written]) -> None:
         """Rows that went or changed leave states that no longer say what is stored."""
@@ -282,9 +255,15 @@ class ContinuousQueries:
         """Before rows are taken from a streaming table: what is due has been answered with them."""
         if self._lake.read_only:
             return
-        for query in self.every():
-            if table_id in self.plan_of(query).streams:
-                self.step(query)
+        for query in self._alone(table_id):
+            self.step(query)
+        self._step_group(table_id)
+
+    def _alone(self, stream_id: int | None = None) -> list[TableInfo]:
+        """The queries that are stepped by themselves; of those on one stream, if it is said."""
+        apart = (self.known.get(query_id) for query_id in sorted(self.together.apart))
+        found = [*self.known.loners(), *(q for q in apart if q is not None)]
+        return [q for q in found if stream_id is None or stream_id in self.known.plan_of(q).streams]
 
     def advance_all(self) -> int:
         """Answer everything that is due, chains of streaming views included; returns the number of deliveries.
@@ -293,7 +272,8 @@ class ContinuousQueries:
         """
         delivered = 0
         while True:
-            made = [self.step(query) for query in self.every() if not self._has_to_wait(query)]
+            made = [self.step(query) for query in self._alone() if not self._has_to_wait(query)]
+            made += [self._step_group(stream_id) for stream_id in self.together.streams()]
             delivered += sum(m or 0 for m in made)
             if all(m is None for m in made):
                 return delivered
@@ -306,6 +286,7 @@ class ContinuousQueries:
             try:
                 run = self._run(query)
                 made = self._stepper.step(run)
+                self._join_group(run)
             except (StatementError, DataError) as error:
                 if error.condition is Condition.CANCELLED:
                     raise
@@ -319,24 +300,53 @@ class ContinuousQueries:
             self.board.tell()
         return made
 
+    def _step_group(self, stream_id: int) -> int | None:
+        with self._lock:
+            made = self.together.step(stream_id)
+        if made is not None:
+            self.board.tell()
+        return made
+
+    def _join_group(self, run: Run) -> None:
+        """Let a query that could go with others, and is as far as they are, do so."""
+        if not may_share(run.query, run.plan) or not self.together.has_caught_up(run.place):
+            return
+        place = run.place
+        self._lake.catalog.commit(lambda commit: self.together.enter(commit, run.query, place))
+        self.together.apart.discard(run.query.id)
+        self._runs.pop(run.query.id, None)
+
     def make_room(self, table: TableInfo) -> None:
         """Hold an insert back as long as a running query is too far behind; does nothing without a scheduler."""
         while self.has_scheduler and not self._is_closed:
             version = self.board.version
-            if not any(self._is_far_behind(q, table) for q in self.every()):
+            if not self._is_someone_far_behind(table):
                 return
             self.board.wait(version, MOST_WAIT)
 
     def _has_to_wait(self, query: TableInfo) -> bool:
         """Whether what a query would store is more than those who read it can follow."""
-        target = self._target(query)
-        return target is not None and any(self._is_far_behind(q, target) for q in self.every())
+        target = self.listing.target(query)
+        return target is not None and self._is_someone_far_behind(target)
+
+    def _is_someone_far_behind(self, stream: TableInfo) -> bool:
+        if not self.known.is_read(stream.id):
+            return False
+        with self._lock:
+            group = self.together.group(stream.id)
+            if group is not None and self.listing.lag(stream, group.place) > MOST_BEHIND:
+                return True
+            alone = self._alone(stream.id)
+        return any(self._is_far_behind(q, stream) for q in alone)
 
     def _is_far_behind(self, query: TableInfo, stream: TableInfo) -> bool:
-        if stream.id not in self.plan_of(query).streams or self._status(query.id) != queries.RUNNING:
-            return False
         run = self._runs.get(query.id)
-        return self._lag(stream, self._place(query) if run is None else run.place) > MOST_BEHIND
+        with self._lake.catalog.read() as connection:
+            stored = queries.standing(connection, query.id)
+        if stored is None or stored.status != queries.RUNNING:
+            return False
+        place = Place.from_json(stored.place) if run is None else run.place
+        return self.listing.lag(stream, place) > MOST_BEHIND
 
     def _run(self, query: TableInfo) -> Run:
         known = self._runs.get(query.id)
@@ -350,188 +360,34 @@ class ContinuousQueries:
         return None if found is None else found.status
 
     def _fail(self, query: TableInfo, error: MillstreamError) -> None:
-        detail = f" ({error.detail})" if error.detail else ""
-        told = f"{error.message}{detail}"
-        self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.FAILED, told))
+        message = told(error)
+        self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.FAILED, message))
         self._runs.pop(query.id, None)
         self.board.tell()
 
     def pause(self, query: TableInfo) -> None:
-        self.step(query)
-        self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.PAUSED))
+        """Answer what is due, then stop."""
+        plan = self.known.plan_of(query)
+        with self._lock:
+            if self.together.has(query):
+                while self.together.step(plan.streams[0]) is not None:
+                    pass
+            else:
+                self.step(query)
+            self.together.leave(query, plan, lambda c: queries.set_status(c, query.id, queries.PAUSED))
 
     def resume(self, query: TableInfo) -> None:
         """Go on where the query was, paused or failed."""
         self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.RUNNING))
         self.advance_all()
 
-    # Deliveries
-
-    def results(self, query: TableInfo, since: int) -> list[Delivery]:
-        """The deliveries that are kept, after a sequence number."""
-        is_integer_time = self.plan_of(query).is_integer_time
-        with self._lake.catalog.read() as connection:
-            found = queries.delivered(connection, query.id, since)
-        return [delivery(shown_name(query), d, is_integer_time=is_integer_time) for d in found]
-
-    def delivered(self, query: TableInfo) -> pa.Table:
-        """For SUBSCRIBE: the deliveries that are kept, row by row."""
-        plan = self.plan_of(query)
-        time = pa.int64() if plan.is_integer_time else TIMESTAMP
-        columns = _delivered_columns(query.schema, plan)
-        return describe.deliveries(self.results(query, 0), Schema(columns).arrow, time)
-
-    def subscribe(self, query: TableInfo, since: int | None, timeout: float | None) -> Subscription:
-        place = self._place(query)
-        kept = self.results(query, 0)
-        if since is None:
-            since = place.sequence
-        elif since == 0 and kept:
-            since = kept[0].sequence - 1
-
-        self._watch()
-        return Subscription(shown_name(query), since, lambda n: self._fetched(query, n), self.board, timeout)
-
-    def _fetched(self, query: TableInfo, after: int) -> list[Delivery] | None:
-        """The deliveries after a number that are there; None if no more will come."""
-        try:
-            if self._is_closed or self._status(query.id) is None:
-                return None
-            found = self.results(query, after)
-            if not found:
-                self._check_sound(query)
-        except StatementError as error:
-            if error.condition is Condition.CLOSED:
-                return None
-            raise
-        return found
-
-    def _watch(self) -> None:
-        with self._lock:
-            if self._lake.read_only and self._watcher is None:
-                self._watcher = Watch(self.board, lambda: self._lake.catalog.current.id)
-
-    def _check_sound(self, query: TableInfo) -> None:
-        with self._lake.catalog.read() as connection:
-            found = queries.standing(connection, query.id)
-        if found is not None and found.status == queries.FAILED:
-            name = shown_name(query)
-            raise StatementError(
-                Condition.QUERY_STOPPED,
-                f"the continuous query {name!r} has failed",
-                detail=found.failure,
-                hint=f"Remove the cause, then RESUME {name}; or DROP CONTINUOUS QUERY {name}.",
-            )
-
-    def _place(self, query: TableInfo) -> Place:
-        with self._lake.catalog.read() as connection:
-            found = queries.standing(connection, query.id)
-        assert found is not None
-        return Place.from_json(found.place)
-
-    def read(self, query: TableInfo) -> Scan:
-        """The last answer of a query, as a table."""
-        with self._lake.catalog.read() as connection:
-            found = queries.standing(connection, query.id)
-            last = queries.delivered(connection, query.id, self._place(query).sequence - 1)
-        rows: pa.Table = query.schema.arrow.empty_table()
-        if found is not None and found.answer is not None:
-            rows = queries.unpacked(found.answer)
-        elif last and CHANGE not in queries.unpacked(last[-1].data).column_names:
-            rows = queries.unpacked(last[-1].data)
-        return Scan(query, self._lake.catalog.current.id, (), inlined=rows, token=uuid.uuid4().hex)
-
-    # Listing
-
-    def listed(self) -> list[tuple[str, str, str, str, int, str | None, int, int, str]]:
-        """For SHOW QUERIES: name, kind, status, streams, rows behind, last instant, deliveries, bytes, query."""
-        found = []
-        every = {t.id: t for t in self._lake.catalog.tables().values()}
-        for query in self.every():
-            plan, place = self.plan_of(query), self._place(query)
-            with self._lake.catalog.read() as connection:
-                stored = queries.standing(connection, query.id)
-                size = queries.state_size(connection, query.id)
-            lag = max((self._lag(every[s], place) for s in plan.streams if s in every), default=0)
-            assert stored is not None
-            assert query.standing is not None
-            kind = "standing insert" if plan.into else ObjectKind.STREAMING_VIEW.value
-            kind = kind if query.standing.target is not None else ObjectKind.CONTINUOUS_QUERY.value
-            names = ", ".join(every[s].name for s in plan.streams if s in every)
-            found.append((
-                shown_name(query), kind, stored.status, names, lag, stored.answered_at, place.sequence, size,
-                query.definition or "",
-            ))  # fmt: skip
-        return found
-
-    def _lag(self, stream: TableInfo, place: Place) -> int:
-        return self._lake.catalog.table_stats(stream).next_row_id - place.streams[stream.id].position
-
-    def details(self, query: TableInfo) -> list[tuple[str, str]]:
-        """For DESCRIBE EXTENDED: how a query is answered, and how it is doing."""
-        row = next(q for q in self.listed() if q[0] == shown_name(query))
-        plan = self.plan_of(query)
-        with self._lake.catalog.read() as connection:
-            stored = queries.standing(connection, query.id)
-        assert stored is not None
-        return [
-            ("status", stored.failure if stored.failure else row[2]),
-            ("streams", row[3]),
-            ("rows behind", str(row[4])),
-            ("last answer", row[5] or "never"),
-            ("deliveries", str(row[6])),
-            ("state", f"{row[7]} bytes"),
-            ("read at each instant", ", ".join(plan.tables) or "nothing"),
-        ]
-
-    def written(self, query: TableInfo) -> str:
-        """For SHOW CREATE: the statement that would make a query again, with what it feeds."""
-        target, into = self._target(query), self.plan_of(query).into
-        name = quote_if_needed(shown_name(query) if target is None else target.name)
-        if target is None:
-            return f"CREATE CONTINUOUS QUERY {name} AS {query.definition}"
-        if into:
-            return f"INSERT INTO {name} ({', '.join(quote_if_needed(c) for c in into)}) {query.definition}"
-        return f"CREATE STREAMING VIEW {name} RANGE {describe.range_text(target)} AS {query.definition}"
-
-    def explained(self, query: TableInfo) -> str:
-        """For EXPLAIN: windows, instants, what is kept, and what answers."""
-        run = self._runs.get(query.id)
-        is_split = self._place(query).is_split
-        text = explained(shown_name(query), self.plan_of(query), is_split=is_split)
-        return text if run is None else "\n".join([text, *_figures(run)])
-
     def close(self) -> None:
         self._is_closed = True
-        self.board.tell()
-        if self._watcher is not None:
-            self._watcher.stop()
-
-
-def _figures(run: Run) -> list[str]:
-    """What self-tuning has found, for people."""
-    found = []
-    if run.has_choice and run.choice.costs:
-        costs = ", ".join(f"{plan} {cost * 1_000:.1f} ms" for plan, cost in sorted(run.choice.costs.items()))
-        found.append(f"Chosen by cost: {run.choice.plan} ({costs} an answer)")
-    if run.is_split and run.chunks.cost is not None:
-        found.append(f"Pre-processed in chunks: {run.chunks.m} ({run.chunks.cost * 1_000:.1f} ms an answer)")
-    return found
-
-
-def shown_name(query: TableInfo) -> str:
-    """The name that users know a query by."""
-    return query.name.removeprefix(FEED.format("")).removeprefix("__")
+        self.handing.close()
 
 
 def _seen(position: int, born: int, now: StreamState, mark: int | None) -> Seen:
     return Seen(position, position, now.max_time, now.advanced_to, mark, born)
-
-
-def _delivered_columns(schema: Schema, plan: QueryPlan) -> tuple[Column, ...]:
-    """The columns of a delivery: those of the answer, and under EMIT CHANGES what has become of the row."""
-    change = (Column(CHANGE, pa.string()),) if plan.emit == "CHANGES" else ()
-    return (*change, *schema.columns)
 
 
 def _target(statement: st.CreateStreamingView, made: Made) -> TableInfo:
@@ -544,7 +400,7 @@ def _target(statement: st.CreateStreamingView, made: Made) -> TableInfo:
             hint="Give the column another name, with AS.",
             span=statement.name.span,
         )
-    own = _delivered_columns(made.schema, made.plan)
+    own = delivered_columns(made.schema, made.plan)
     column = Column(INSTANT, pa.int64() if is_number else TIMESTAMP)
     schema = Schema((*own, column))
     time = StreamTime(INSTANT, Duration(0, is_number))

@@ -21,20 +21,24 @@ from millstream.plan import cut as cuts
 from millstream.plan.bind import bind, find_named
 from millstream.plan.incremental import NOW
 from millstream.plan.standing import QueryPlan, Sample, Sampling, Window, WindowKind, opened, window_name
+from millstream.queries import wording
 from millstream.queries.answering import Answers, empty_feed
 from millstream.queries.emitting import CHANGE
 from millstream.rewrite import standing
 from millstream.rewrite.refuse import refused
+from millstream.rewrite.sharing import UnsharedError, shared_of
 from millstream.schema import Column, ObjectKind, Schema, is_nested, quote
 from millstream.sql import statements as st
 from millstream.sql.cut import find_cuts
-from millstream.sql.dialect import WINDOW, tokenize
+from millstream.sql.dialect import WINDOW
 from millstream.sql.parse import parse_one
 from millstream.storage.reader import Reader
 from millstream.views.overlay import Overlay, no_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from millstream.catalog.records import TableInfo
     from millstream.execute.relation import Relations
@@ -46,10 +50,6 @@ if TYPE_CHECKING:
 STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 CUT_NAME = "__ms_cut_{}__"
 BOUNDS = ("window_start", "window_end")
-MOMENTS, CALENDAR = ("now", "current_timestamp"), ("current_date", "curdate", "current_week", "localtimestamp")
-BARE = ("current_timestamp", "current_date", "localtimestamp")
-MOMENT = 1_618_033_988_749_895
-"""Stands for now() over integer time where Spark is asked for types alone; nobody else would write it."""
 
 
 @dataclass
@@ -121,11 +121,14 @@ class Maker:
         reader = Reader(self._lake)
         known = reader.tables(reader.snapshot())
         asked = body.query
+        simple = self._simple(body, known)
+        if simple is not None:
+            return simple
         found = find_cuts(asked)
         for cut in found:
             _located(lambda c=cut: cuts.check(c, find_named(c.stream, known)), asked.offset)  # type: ignore[misc]
         schema = self._schema(asked, found, known, reader, text)
-        placed, splice = _edited(asked, [(c.span, _named(i, c)) for i, c in enumerate(found)])
+        placed, splice = wording.edited(asked, [(c.span, _named(i, c)) for i, c in enumerate(found)])
         reading = _Reading(known, found, asked.window, asked.offset)
         reading.columns |= {name: t.schema.names for name, t in known.items() if t.kind is not ObjectKind.VIEW}
         with _refusals(asked, splice):
@@ -143,6 +146,38 @@ class Maker:
                 Condition.RESERVED_NAME, f"{CHANGE!r} is what EMIT CHANGES calls its first column"
             )
         return Made(plan, schema, tuple(reading.streams))
+
+    @staticmethod
+    def _simple(body: st.ContinuousSelect, known: Mapping[str, TableInfo]) -> Made | None:
+        """A selection of plain columns by plain tests, which needs no word of Spark's; None for anything else."""
+        asked = body.query
+        stream = known.get(asked.tables[0].name.lower()) if len(asked.tables) == 1 else None
+        if (
+            stream is None
+            or stream.kind not in STREAMING
+            or not _is_bare(body)
+            or next(wording.clock_calls(asked), None)
+        ):
+            return None
+        name = stream.name.lower()
+        reading = _Reading({name: stream}, (), None, asked.offset, columns={name: stream.schema.names})
+        try:
+            tree = _tree(asked)
+            normal = standing.read(tree, reading.columns, lambda _: None, reading.place)
+            texts = standing.selection_texts(normal)
+            shared = shared_of(normal, [_types(stream)])
+        except (UnsharedError, StatementError):
+            # Whoever plans it with Spark's help will say what is wrong with it.
+            return None
+        columns = _columns_of(tree, stream) if shared.is_plain else None
+        if texts is None or columns is None or len(columns) != len(shared.outputs):
+            return None
+        assert stream.time is not None
+        plan = QueryPlan(
+            tuple(reading.windows), Sample(Sampling.COMMIT), st.Emit.NEW.value, stream.time.delay.is_number,
+            texts[0], None, deltas=texts[1], shared=shared,
+        )  # fmt: skip
+        return Made(plan, Schema(columns), (stream,))
 
     def _plan(
         self,
@@ -180,7 +215,7 @@ class Maker:
             parts=texts.parts if is_split else (),
             pairs=texts.pairs if is_split else (), deltas=deltas, tables=tables, reasons=texts.reasons,
         )  # fmt: skip
-        return self._checked(made)
+        return self._checked(_shared(made, normal, reading))
 
     def _checked(self, plan: QueryPlan) -> QueryPlan:
         """The plan without what Spark would refuse of it."""
@@ -198,8 +233,8 @@ class Maker:
         self, asked: st.Query, found: Sequence[Cut], known: Mapping[str, TableInfo], reader: Reader, text: str
     ) -> Schema:
         """The columns of an answer, as Spark's analysis has them; what it complains of is underlined."""
-        edits = [(c.span, _bounded(c, known)) for c in found] + _lags(asked) + _moments(asked, known)
-        plain, splice = _edited(asked, edits)
+        edits = [(c.span, _bounded(c, known)) for c in found] + wording.lags(asked) + wording.moments(asked, known)
+        plain, splice = wording.edited(asked, edits)
         tables = tuple(replace(r, window=None) for r in plain.tables)
         plain = replace(plain, window=None, tables=tables)
         empty = {
@@ -212,11 +247,11 @@ class Maker:
             analysed = plain.text if edits else text
             bound = bind(plain, Overlay(reader, empty, is_blank=True), analysed, {})
             rows = execute.run(self._spark, bound, self._relations, {})
-            columns = tuple(Column(_as_written(f.name), stored_type(f)) for f in rows.schema())
+            columns = tuple(Column(wording.as_written(f.name), stored_type(f)) for f in rows.schema())
         except StatementError as error:
             if edits:
-                error.span, error.text = _back(error.span, asked, splice), text
-                error.message = _as_written(error.message)
+                error.span, error.text = wording.back(error.span, asked, splice), text
+                error.message = wording.as_written(error.message)
             raise
         _check_unique(columns)
         return Schema(columns)
@@ -234,6 +269,40 @@ class Maker:
                     hint="Leave the version out.",
                     span=reference.as_of.span.shifted(asked.offset),
                 )
+
+
+def _is_bare(body: st.ContinuousSelect) -> bool:
+    """Whether nothing is said of windows and instants."""
+    said, [table] = body.sample, body.query.tables
+    has_sample = said is not None and (said.interval is not None or said.rows is not None)
+    has_window = body.query.window is not None or table.window is not None or table.as_of is not None
+    return not has_sample and not has_window and body.emit in (None, st.Emit.NEW) and not find_cuts(body.query)
+
+
+def _types(stream: TableInfo) -> dict[str, pa.DataType]:
+    return {c.name.lower(): c.type for c in stream.schema.columns}
+
+
+def _columns_of(tree: exp.Query, stream: TableInfo) -> tuple[Column, ...] | None:
+    """The columns of a plain selection, under the names that Spark would give; None if two are the same."""
+    types, found = _types(stream), []
+    for node in tree.unnest().expressions:
+        if node.is_star:
+            found += [Column(c.name, c.type) for c in stream.schema.columns]
+        else:
+            found.append(Column(node.alias_or_name, types[node.unalias().name.lower()]))
+    is_unique = len({c.name.lower() for c in found}) == len(found)
+    return tuple(found) if is_unique else None
+
+
+def _shared(plan: QueryPlan, normal: exp.Query, reading: _Reading) -> QueryPlan:
+    """The plan with what others can share of it, or with the reason why they cannot."""
+    if plan.deltas is None or plan.tables:
+        return replace(plan, alone="tables are read in it" if plan.deltas is not None else "")
+    try:
+        return replace(plan, shared=shared_of(normal, [_types(s) for s in reading.streams]))
+    except UnsharedError as error:
+        return replace(plan, alone=str(error))
 
 
 def _located(check: Callable[[], object], offset: int) -> None:
@@ -273,22 +342,6 @@ def _check_options(body: st.ContinuousSelect) -> None:
         )
 
 
-def _edited(asked: st.Query, edits: Sequence[tuple[Span, str]]) -> tuple[st.Query, Splice]:
-    """The query with some of its text replaced, and the way back to the text as it was."""
-    if not edits:
-        return asked, Splice(text=asked.text)
-    text, pieces = execute.splice(asked.text, edits)
-    made = parse_one(text)
-    assert isinstance(made, st.Select)
-    return made.query, Splice(tuple(pieces), text=asked.text)
-
-
-def _back(span: Span | None, asked: st.Query, splice: Splice) -> Span | None:
-    """Where in the statement a place in the query's edited text stands."""
-    found = None if span is None else splice.back(span.start, span.end)
-    return None if found is None else found.shifted(asked.offset)
-
-
 @contextmanager
 def _refusals(asked: st.Query, splice: Splice) -> Iterator[None]:
     """What the rewriting of views refuses, said of a continuous query."""
@@ -298,7 +351,7 @@ def _refusals(asked: st.Query, splice: Splice) -> Iterator[None]:
         if error.condition is Condition.UNSUPPORTED_VIEW:
             error.condition = Condition.QUERY_REFUSED
             error.message = f"this continuous query cannot be answered: {error.message}"
-            error.span = _back(error.span, asked, splice)
+            error.span = wording.back(error.span, asked, splice)
         raise
 
 
@@ -322,70 +375,6 @@ def _bounded(cut: Cut, known: Mapping[str, TableInfo]) -> str:
         time = f"CAST({time} AS BIGINT)"
     alias = "" if cut.has_alias else f" AS {quote(stream.name)}"
     return f"(SELECT *, {time} AS window_start, {time} AS window_end FROM {quote(stream.name)}){alias}"
-
-
-def _lags(asked: st.Query) -> list[tuple[Span, str]]:
-    """PREV in words that Spark knows, for its analysis."""
-    edits: list[tuple[Span, str]] = []
-    starts = {f.span.start for f in asked.functions if f.text.lower() == "prev"}
-    if not starts:
-        return edits
-    tokens = tokenize(asked.text)
-    for place, token in enumerate(tokens):
-        if token.start not in starts:
-            continue
-        depth = 0
-        for behind in tokens[place + 1 :]:
-            depth += (behind.text == "(") - (behind.text == ")")
-            if depth == 0:
-                edits.append((Span(token.start, token.end + 1), "lag"))
-                edits.append((Span(behind.end + 1, behind.end + 1), " OVER (ORDER BY 1)"))
-                break
-    return edits
-
-
-def _moments(asked: st.Query, known: Mapping[str, TableInfo]) -> list[tuple[Span, str]]:
-    """now() over integer time, for Spark's analysis: a number, as the instant is."""
-    calls = [(name, span) for name, span in _clock_calls(asked) if _is_integer_time(asked, known)]
-    for name, span in calls:
-        if name not in MOMENTS:
-            raise StatementError(
-                Condition.QUERY_REFUSED,
-                f"{name} is of the calendar, and the time of this query is a number",
-                hint="Use now(): it is the instant, as a BIGINT.",
-                span=span.shifted(asked.offset),
-            )
-    return [(span, f"{MOMENT}L") for _, span in calls]
-
-
-def _as_written(text: str) -> str:
-    """Spark's words without the number that has stood for now()."""
-    return text.replace(f"{MOMENT}L", "now()").replace(str(MOMENT), "now()")
-
-
-def _clock_calls(asked: st.Query) -> Iterator[tuple[str, Span]]:
-    """The calls of the clock in a query's own text; some need no brackets."""
-    tokens = tokenize(asked.text)
-    for place, token in enumerate(tokens):
-        name = token.text.lower()
-        is_plain = asked.text[token.start : token.end + 1].lower() == name
-        is_called = [t.text for t in tokens[place + 1 : place + 3]] == ["(", ")"]
-        is_column = place > 0 and tokens[place - 1].text in (".", "AS", "as")
-        if name in (*MOMENTS, *CALENDAR) and is_plain and not is_column and (is_called or name in BARE):
-            yield name, Span(token.start, tokens[place + 2 if is_called else place].end + 1)
-
-
-def _is_integer_time(asked: st.Query, known: Mapping[str, TableInfo]) -> bool:
-    """Whether the streams that a query reads, itself or through views, count their time in numbers."""
-    for reference in asked.tables:
-        found = known.get(reference.name.lower())
-        if found is not None and found.kind is ObjectKind.VIEW:
-            inner = parse_one(found.definition or "")
-            if isinstance(inner, st.Select) and _is_integer_time(inner.query, known):
-                return True
-        elif found is not None and found.time is not None and found.time.delay.is_number:
-            return True
-    return False
 
 
 def _opener(known: Mapping[str, TableInfo]) -> Callable[[str], exp.Query | None]:

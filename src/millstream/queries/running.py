@@ -72,7 +72,7 @@ class Stepper:
         """In how many chunks a slide is pre-processed; None to find out."""
         self.plan: str | None = None
         """Which plan answers, where both can; None to find out."""
-        self._feeder = Feeder(lake)
+        self.feeder = Feeder(lake)
         self._store = Store(lake, spark)
 
     # Beginnings
@@ -105,20 +105,18 @@ class Stepper:
 
     # A step
 
-    def look(self, run: Run) -> Look | None:
-        """The query's streams now; None if one has gone."""
+    def look(self, place: Place, tables: Sequence[str] = (), most: int = MOST_ROWS) -> Look | None:
+        """The streams that a place is in as they are now, up to `most` rows behind it; None if one has gone."""
         catalog = self._lake.catalog
-        known = {t.id: t for t in catalog.tables().values()}
-        if not all(s in known for s in run.plan.streams):
-            return None
+        known = {s: catalog.table(s) for s in place.streams}
         # Before the rows are counted: what is on its way now must not be late.
-        arrived_until = {s: instant(self._lake.arrived_until(s)) for s in run.plan.streams}
-        upto = {s: catalog.table_stats(known[s]).next_row_id for s in run.plan.streams}
-        upto = {s: min(n, run.place.streams[s].position + MOST_ROWS) for s, n in upto.items()}
-        reader = self._answers.reader(run.plan.tables)
+        arrived_until = {s: instant(self._lake.arrived_until(s)) for s in known}
+        ends = {s: catalog.table_stats(t).next_row_id for s, t in known.items() if t is not None}
+        upto = {s: min(n, place.streams[s].position + most) for s, n in ends.items()}
+        reader = self._answers.reader(tables)
         snapshot = reader.snapshot()
-        tables = {t.id: t for t in catalog.tables(snapshot).values() if t.id in upto}
-        return Look(arrived_until, snapshot, tables, upto, reader) if len(tables) == len(upto) else None
+        found = {s: t for s in upto if (t := catalog.table(s, snapshot)) is not None}
+        return Look(arrived_until, snapshot, found, upto, reader) if len(found) == len(known) else None
 
     def has_work(self, run: Run, look: Look) -> bool:
         """Whether there is something to do: rows enough to be worth it, time that has moved on, an instant due."""
@@ -159,7 +157,7 @@ class Stepper:
 
     def step(self, run: Run) -> int | None:
         """Take in what has come and answer what is due; the number of deliveries, None if nothing was to do."""
-        look = self.look(run)
+        look = self.look(run.place, run.plan.tables)
         if look is None or not self.has_work(run, look):
             return None
         waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
@@ -184,14 +182,15 @@ class Stepper:
             self._make_anew(run, look)
         rewritten = self._change_plan(run, look)
         place = Place.from_json(run.place.to_json())
-        came = [self._feeder.arrived(place, look, s) for s in run.plan.streams]
+        came = [self.feeder.arrived(place, look, s) for s in run.plan.streams]
         step = Step(place, rewritten=rewritten)
         counted = place.accepted
         step.came = came = first_on_time(run.plan, place, came)
         if run.is_split and _is_disordered(run.plan, came):
             self._give_up_panes(run, step, look)
         instants.take_in(run.plan, place, came)
-        self._note_late(place, came)
+        if run.plan.sample.kind is not Sampling.COMMIT:
+            self._note_late(place, came)
         self._hold(run, step, look, came, counted)
         if run.plan.sample.kind is Sampling.COMMIT:
             self._on_commit(run, step, look, came)
@@ -232,7 +231,7 @@ class Stepper:
             held = run.held.setdefault(number, Held.empty(window, table.schema.arrow))
             if not len(found.ids):
                 continue
-            rows = self._feeder.rows(table, look, found)
+            rows = self.feeder.rows(table, look, found)
             marked = held.marked(rows, found.ids, found.times, enter(run.plan, found, counted, seen))
             held.add(marked)
             if window.kind is WindowKind.SESSION:
@@ -289,13 +288,13 @@ class Stepper:
         for some, is_new in (([n for n in numbers if n not in paired], True), (paired, False)):
             if not some:
                 continue
-            feed = self._feeder.feed(
+            feed = self.feeder.feed(
                 run, step.place, look, came, counted, is_new=is_new, most_here=self._answers.most_here
             )
             parts, read = [run.plan.parts[n] for n in some], rows
             if some is paired:
                 read = sum(a.seen.position - min(a.before.position, a.before.low) for a in came)
-                self._feeder.tell_new_from_old(feed, run, step.place, look, came, counted, self._answers.most_here)
+                self.feeder.tell_new_from_old(feed, run, step.place, look, came, counted, self._answers.most_here)
                 parts = [_over_new_pairs(run.plan, p) for p in parts]
             made = self._answers.partials(parts, [run.schemas[n] for n in some], feed, read)
             for number, new in zip(some, made, strict=True):
@@ -335,7 +334,7 @@ class Stepper:
             self._deliver(run, step, due, self._merged_answers(run, due), plan.split)
             return
         most = self._answers.most_here
-        feed = self._feeder.feed(run, step.place, look, came, counted, is_new=False, due=due, most_here=most)
+        feed = self.feeder.feed(run, step.place, look, came, counted, is_new=False, due=due, most_here=most)
         if plan.deltas is not None:
             by_stream = {a.stream: a.before for a in came}
             seen = [by_stream[plan.windows[i].stream].position for i in plan.deltas.leaves]
@@ -419,7 +418,7 @@ class Stepper:
             return
         assert run.plan.deltas is not None
         most = self._answers.most_here
-        feed = self._feeder.feed(run, step.place, look, came, 0, is_new=True, most_here=most)
+        feed = self.feeder.feed(run, step.place, look, came, 0, is_new=True, most_here=most)
         rows = emitting.in_order(self._answers.committed(run.plan, feed, _types(run)), run.plan.deltas)
         if not rows.num_rows:
             return
@@ -437,7 +436,7 @@ class Stepper:
         run.place.is_split = not run.place.is_split
         run.states.clear()
         if run.is_split:
-            came = [self._feeder.arrived_before(run.place, look, s, is_stale=False) for s in run.plan.streams]
+            came = [self.feeder.arrived_before(run.place, look, s, is_stale=False) for s in run.plan.streams]
             self._keep_panes(run, Step(run.place), look, came, 0)
         return set(range(len(run.plan.parts)))
 
@@ -446,7 +445,7 @@ class Stepper:
         step.place.is_split = run.place.is_split = False
         run.states.clear()
         step.rewritten |= set(range(len(run.plan.parts)))
-        came = [self._feeder.arrived_before(run.place, look, s, is_stale=is_stale) for s in run.plan.streams]
+        came = [self.feeder.arrived_before(run.place, look, s, is_stale=is_stale) for s in run.plan.streams]
         seen = Step(run.place)
         self._hold(run, seen, look, came, 0, run.place)
         step.rewritten |= set(seen.new)
@@ -461,7 +460,7 @@ class Stepper:
             self._give_up_panes(run, step, look, is_stale=True)
             self._store.commit(run, step, look, is_anew=True)
             return
-        came = [self._feeder.arrived_before(place, look, s, is_stale=s in stale) for s in run.plan.streams]
+        came = [self.feeder.arrived_before(place, look, s, is_stale=s in stale) for s in run.plan.streams]
         for number, window in enumerate(run.plan.windows):
             if window.stream in stale:
                 run.held.pop(number, None)

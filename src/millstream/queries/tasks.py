@@ -10,7 +10,8 @@ import os
 import pickle
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.scan import Scan
 
+T = TypeVar("T")
+R = TypeVar("R")
 MOST_TASKS = 8
 RESULT = pa.schema([pa.field("result", pa.binary())])
 
@@ -48,13 +51,32 @@ class Large:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one task does: some files of one stream, for all windows on it."""
+class Portion:
+    """What one task reads of a stream: some files, or rows that are in the catalogue."""
 
     folder: str
     table: TableInfo
     files: tuple[DataFile, ...]
     inlined: tuple[pa.Table, pa.Array] | None
+
+    def read(self) -> tuple[pa.Table, NDArray[np.int64]]:
+        """The rows and their numbers."""
+        parts, ids = [], []
+        for file in self.files:
+            data, own = segment.read(Path(self.folder), self.table, file)
+            parts.append(data)
+            ids.append(np.asarray(own.to_numpy(zero_copy_only=False), np.int64))
+        if self.inlined is not None:
+            parts.append(self.inlined[0])
+            ids.append(np.asarray(self.inlined[1].to_numpy(zero_copy_only=False), np.int64))
+        return pa.concat_tables(parts), np.concatenate(ids)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one task does: a portion of one stream, for all windows on it."""
+
+    portion: Portion
     windows: tuple[tuple[int, Marking, int, int], ...]
     parts: tuple[Part, ...]
     schemas: tuple[pa.Schema, ...]
@@ -68,15 +90,11 @@ def partials(
     large: Mapping[int, Large],
 ) -> list[pa.Table] | None:
     """What parts make of new rows, in one job; None if the kernel cannot."""
-    empty = {stream_name(n): _marked(_no_rows(x.scan.table), x.marking) for n, x in large.items()}
+    empty = {stream_name(n): marked(_no_rows(x.scan.table), x.marking) for n, x in large.items()}
     if here.partials(parts, schemas, empty) is None:
         return None
-    shares = _shares(lake, parts, schemas, large)
-    numbers = session().range(0, len(shares), 1, len(shares))
-    found = numbers.mapInArrow(partial(_task, shares), "result binary").toArrow()
     made: list[list[pa.Table]] = [[] for _ in parts]
-    for result in found.column(0).to_pylist():
-        tables = pickle.loads(result)
+    for tables in in_tasks(session, _run, _shares(lake, parts, schemas, large)):
         if tables is None:
             return None
         for number, rows in enumerate(tables):
@@ -93,54 +111,50 @@ def _shares(
         own = {n: x for n, x in large.items() if x.scan.table.id == table.id}
         scan = next(iter(own.values())).scan
         windows = tuple((n, x.marking, x.scan.since or 0, x.below) for n, x in own.items())
-        tasks = min(MOST_TASKS, os.cpu_count() or 1, max(1, len(scan.files)))
-        loads: list[list[DataFile]] = [[] for _ in range(tasks)]
-        for file in sorted(scan.files, key=lambda f: -f.rows):
-            min(loads, key=lambda files: sum(f.rows for f in files)).append(file)
-        rest = None
-        if scan.inlined is not None and scan.inlined_ids is not None:
-            rest = (scan.inlined, scan.inlined_ids)
-        for number, files in enumerate(loads):
-            inlined = rest if number == 0 else None
-            if files or inlined is not None:
-                found.append(
-                    Share(
-                        str(lake.folder(table)),
-                        table,
-                        tuple(files),
-                        inlined,
-                        windows,
-                        tuple(parts),
-                        tuple(schemas),
-                    )
-                )
+        found += [Share(p, windows, tuple(parts), tuple(schemas)) for p in portions(lake, scan)]
     return found
 
 
-def _task(shares: Sequence[Share], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def portions(lake: Lake, scan: Scan) -> list[Portion]:
+    """The rows of a scan, cut into pieces of about the same number."""
+    tasks = min(MOST_TASKS, os.cpu_count() or 1, max(1, len(scan.files)))
+    loads: list[list[DataFile]] = [[] for _ in range(tasks)]
+    for file in sorted(scan.files, key=lambda f: -f.rows):
+        min(loads, key=lambda files: sum(f.rows for f in files)).append(file)
+    rest = None
+    if scan.inlined is not None and scan.inlined_ids is not None:
+        rest = (scan.inlined, scan.inlined_ids)
+    made = []
+    for number, files in enumerate(loads):
+        inlined = rest if number == 0 else None
+        if files or inlined is not None:
+            made.append(Portion(str(lake.folder(scan.table)), scan.table, tuple(files), inlined))
+    return made
+
+
+def in_tasks(session: Callable[[], SparkSession], work: Callable[[T], R], shares: Sequence[T]) -> list[R]:
+    """What some work makes of each share, in one job with a task for each."""
+    numbers = session().range(0, len(shares), 1, len(shares))
+    found = numbers.mapInArrow(partial(_task, work, shares), "result binary").toArrow()
+    return [pickle.loads(result) for result in found.column(0).to_pylist()]
+
+
+def _task(
+    work: Callable[[T], R], shares: Sequence[T], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            result = pickle.dumps(_run(shares[number]))
+            result = pickle.dumps(work(shares[number]))
             yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], schema=RESULT)
 
 
 def _run(share: Share) -> list[pa.Table] | None:
-    from pathlib import Path
-
-    parts, ids = [], []
-    for file in share.files:
-        data, own = segment.read(Path(share.folder), share.table, file)
-        parts.append(data)
-        ids.append(np.asarray(own.to_numpy(zero_copy_only=False), np.int64))
-    if share.inlined is not None:
-        parts.append(share.inlined[0])
-        ids.append(np.asarray(share.inlined[1].to_numpy(zero_copy_only=False), np.int64))
-    rows, numbers = pa.concat_tables(parts), np.concatenate(ids)
+    rows, numbers = share.portion.read()
     tables = {}
     for number, marking, since, below in share.windows:
         within = (numbers >= since) & (numbers < below)
         own, known = (rows, numbers) if within.all() else (rows.filter(pa.array(within)), numbers[within])
-        tables[stream_name(number)] = _marked(own, marking, known, share.table)
+        tables[stream_name(number)] = marked(own, marking, known, share.portion.table)
     for part in share.parts:
         for stream in part.streams:
             # The other side of a UNION ALL has no rows in this task.
@@ -152,9 +166,10 @@ def _no_rows(table: TableInfo) -> pa.Table:
     return table.schema.arrow.empty_table()
 
 
-def _marked(
+def marked(
     rows: pa.Table, marking: Marking, ids: NDArray[np.int64] | None = None, table: TableInfo | None = None
 ) -> pa.Table:
+    """The rows that are in a window at some instant, with their marks."""
     times = np.empty(0, np.int64)
     if table is not None and table.time is not None:
         times = times_of(rows.column(table.time.column))

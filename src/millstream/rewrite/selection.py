@@ -42,7 +42,7 @@ def selection_of(predicate: exp.Expr | None, types: Types) -> Selection:
         return Selection()
     terms = _terms(predicate, types, is_negated=False)
     if terms is None:
-        return Selection((Term(rest=frozenset({names.text(predicate)})),))
+        return Selection((Term(rest=(names.text(predicate),)),))
     return Selection(tuple(t for t in terms if not t.is_never))
 
 
@@ -82,7 +82,7 @@ def _united(terms: list[Term]) -> list[Term]:
 def _term(node: exp.Expr, types: Types, *, is_negated: bool) -> Term:
     found = _domain(node, types)
     if found is None:
-        return Term(rest=frozenset({names.text(exp.not_(node) if is_negated else node)}))
+        return Term(rest=(names.text(exp.not_(node) if is_negated else node),))
     name, domain = found
     if not name:
         # Says the same of every row.

@@ -106,6 +106,13 @@ def plan_texts(
     return Texts(_text(ready), whole, split, parts, pairs, deltas, tables, tuple(reasons))
 
 
+def selection_texts(query: exp.Query) -> tuple[str, Answering] | None:
+    """The plain text and the derivations of a query that only selects and projects; None for any other."""
+    if not is_monotone(query, is_window):
+        return None
+    return _text(query), _derived(query.copy())
+
+
 def _lifted(query: exp.Query, is_leaf: Callable[[str], bool], reasons: list[str]) -> Answering | None:
     try:
         made = lift(query, is_leaf)

@@ -9,7 +9,7 @@ drift, and every operator keeps some lots, or nobody would find out that it has 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
@@ -29,6 +29,15 @@ class Policy(Protocol):
     def observe(self, operator: str, queries: int, taken: int, returned: int) -> None:
         """What an operator that serves some queries took and gave back, in pairs of a row and a query."""
         ...
+
+
+def drawn(policy: Policy, operators: Sequence[str]) -> list[str]:
+    """An order for a batch that can go to any operator at any time."""
+    ready, order = list(operators), []
+    while ready:
+        order.append(policy.choose(ready))
+        ready.remove(order[-1])
+    return order
 
 
 class Tickets:
@@ -56,7 +65,7 @@ class Tickets:
 class Fixed:
     """Always in one order."""
 
-    def __init__(self, order: Sequence[str]) -> None:
+    def __init__(self, order: Sequence[str] = ()) -> None:
         self._order = list(order)
 
     def choose(self, ready: Sequence[str]) -> str:
@@ -78,3 +87,8 @@ class Shuffled:
 
     def observe(self, operator: str, queries: int, taken: int, returned: int) -> None:
         """Nothing is learnt."""
+
+
+TICKETS, FIXED, RANDOM = "tickets", "fixed", "random"
+POLICIES: dict[str, Callable[[], Policy]] = {TICKETS: Tickets, FIXED: Fixed, RANDOM: Shuffled}
+"""By the names that users know them by; a fixed order is that of the attributes' names unless one is given."""

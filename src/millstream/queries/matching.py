@@ -1,0 +1,98 @@
+"""A basket against the selections of all queries on its stream: in the driver if it is small, else in tasks.
+
+Either way each row is read once, and what comes back is the rows that some query wants, and whose they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.execute.shared.selections import Matches, Passed
+from millstream.plan.standing import ROW_NUMBER
+from millstream.queries.tasks import Portion, in_tasks, marked, portions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+    from millstream.execute.shared.selections import Matcher
+    from millstream.queries.tasks import Large
+    from millstream.storage.lake import Lake
+
+    Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The rows of a basket that queries want, in the order of their numbers, and whose they are."""
+
+    rows: pa.Table
+    matches: Matches
+
+
+def here(matcher: Matcher, rows: pa.Table, order: Sequence[str]) -> Matched:
+    """Match rows in this process."""
+    rows = lowered(rows)
+    found = matcher.match(rows, order)
+    used, places = used_places(found.rows, rows.num_rows)
+    return Matched(rows.take(pa.array(used)), Matches(places, found.queries, found.passed))
+
+
+def in_spark(
+    lake: Lake, session: Callable[[], SparkSession], matcher: Matcher, large: Large, order: Sequence[str]
+) -> Matched:
+    """Match rows in tasks of one job."""
+    found = in_tasks(session, partial(_task, matcher, large, tuple(order)), portions(lake, large.scan))
+    return _together(found)
+
+
+def used_places(places: Numbers, rows: int) -> tuple[Numbers, Numbers]:
+    """The places that occur, in order, and where among them each of the given ones is."""
+    is_used = np.zeros(rows, bool)
+    is_used[places] = True
+    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[places]
+
+
+def lowered(rows: pa.Table) -> pa.Table:
+    """The rows under names in lower case, as selections speak of them."""
+    return rows.rename_columns([name.lower() for name in rows.column_names])
+
+
+def _task(matcher: Matcher, large: Large, order: tuple[str, ...], portion: Portion) -> Matched:
+    rows, ids = portion.read()
+    within = (ids >= (large.scan.since or 0)) & (ids < large.below)
+    if not within.all():
+        rows, ids = rows.filter(pa.array(within)), ids[within]
+    return here(matcher, marked(rows, large.marking, ids, portion.table), order)
+
+
+def _together(found: Sequence[Matched]) -> Matched:
+    """What tasks have found, as if one had."""
+    offsets = np.cumsum([0, *(m.rows.num_rows for m in found)])[:-1]
+    rows = pa.concat_tables([m.rows for m in found])
+    places = np.concatenate([m.matches.rows + o for m, o in zip(found, offsets, strict=True)])
+    queries = np.concatenate([m.matches.queries for m in found])
+    by_number = np.argsort(rows.column(ROW_NUMBER).to_numpy(), kind="stable")
+    place_of = np.empty(len(by_number), np.int64)
+    place_of[by_number] = np.arange(len(by_number))
+    places = place_of[places]
+    order = np.lexsort((places, queries))
+    passed = _summed(p for m in found for p in m.matches.passed)
+    return Matched(rows.take(pa.array(by_number)), Matches(places[order], queries[order], passed))
+
+
+def _summed(passed: Iterable[Passed]) -> tuple[Passed, ...]:
+    made: dict[str, Passed] = {}
+    for one in passed:
+        known = made.get(one.operator, Passed(one.operator, one.terms, 0, 0))
+        made[one.operator] = Passed(
+            one.operator, one.terms, known.taken + one.taken, known.returned + one.returned
+        )
+    return tuple(made.values())

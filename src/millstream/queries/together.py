@@ -1,0 +1,190 @@
+"""The groups of a database: stepped, joined, left, and asked what they have delivered.
+
+Whoever steps, joins or leaves holds the lock of the queries; those who read deliveries need none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millstream.catalog import groups, queries, streams
+from millstream.queries.blocks import Blocks
+from millstream.queries.groups import join, key_of, load, welcome
+from millstream.queries.known import may_share
+from millstream.queries.sharing import Sharer, take_out
+from millstream.schedule.eddy import POLICIES, TICKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.catalog.commits import Commit
+    from millstream.catalog.records import TableInfo
+    from millstream.execute.session import Spark
+    from millstream.plan.standing import QueryPlan
+    from millstream.queries.answering import Answers
+    from millstream.queries.groups import Group
+    from millstream.queries.known import Known
+    from millstream.queries.place import Place
+    from millstream.queries.running import Stepper
+    from millstream.schema import Schema
+    from millstream.storage.lake import Lake
+
+MOST_ROWS = 524_288
+"""A step of a group takes in so many rows at most: each may be for many queries."""
+
+
+class Together:
+    """See the module's contract."""
+
+    def __init__(self, lake: Lake, known: Known, answers: Answers, spark: Spark, stepper: Stepper) -> None:
+        self._lake = lake
+        self._known = known
+        self._answers = answers
+        self._stepper = stepper
+        self._sharer = Sharer(lake, answers, spark, stepper.feeder)
+        self._groups: dict[int, Group] = {}
+        self._blocks: dict[int, Blocks] = {}
+        self._policy = TICKETS
+        self._apart: set[int] | None = None
+
+    # Steps
+
+    @property
+    def policy(self) -> str:
+        return self._policy
+
+    @policy.setter
+    def policy(self, name: str) -> None:
+        """How the order of operators is chosen from now on."""
+        self._policy = name
+        for group in self._groups.values():
+            group.policy = POLICIES[name]()
+
+    def streams(self) -> list[int]:
+        """The streams that groups are on."""
+        with self._lake.catalog.read() as connection:
+            return [int(key) for key in groups.every(connection)]
+
+    def step(self, stream_id: int) -> int | None:
+        """Bring a group up to date; the number of deliveries, None if nothing was to do."""
+        group = self.group(stream_id)
+        look = None if group is None else self._stepper.look(group.place, most=MOST_ROWS)
+        if group is None or look is None or look.upto[stream_id] <= group.seen.position:
+            return None
+        # Behind the look: whoever joins later has none of these rows.
+        welcome(self._lake.catalog, group, self._known.plan)
+        if not group.plans:
+            return None
+        try:
+            with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
+                made, failed = self._sharer.step(group, look, self._schema)
+                self.apart.update(failed)
+        except BaseException:
+            # What is stored counts.
+            self.forget(stream_id)
+            raise
+        if not group.plans:
+            self.forget(stream_id)
+        return made
+
+    def _schema(self, query_id: int) -> Schema:
+        found = self._known.get(query_id)
+        assert found is not None
+        return found.schema
+
+    def group(self, stream_id: int) -> Group | None:
+        """The group on a stream with all who are in it; None if there is none."""
+        known = self._groups.get(stream_id)
+        if known is None:
+            stream = self._lake.catalog.table(stream_id)
+            known = None if stream is None else load(self._lake.catalog, stream, POLICIES[self._policy]())
+            if known is None:
+                return None
+            self._groups[stream_id] = known
+            welcome(self._lake.catalog, known, self._known.plan)
+        return known
+
+    def forget(self, stream_id: int) -> None:
+        self._groups.pop(stream_id, None)
+
+    # Coming and going
+
+    @staticmethod
+    def enter(commit: Commit, query: TableInfo, place: Place) -> None:
+        """Let a new query, or one that has caught up, be in its group from its place on."""
+        [(stream_id, seen)] = place.streams.items()
+        join(commit, stream_id, query.id, seen, place.sequence)
+        streams.remove_consumer(commit, stream_id, queries.consumer(query.id))
+
+    def leave(self, query: TableInfo, plan: QueryPlan, also: Callable[[Commit], None]) -> None:
+        """Take a query out at the group's place, in one commit with something else."""
+        group = self.group(plan.streams[0]) if self.has(query) else None
+        if group is None:
+            self._lake.catalog.commit(also)
+            return
+        welcome(self._lake.catalog, group, self._known.plan)
+
+        def work(commit: Commit) -> None:
+            take_out(commit, group, query.id, group.seen.position)
+            also(commit)
+
+        self._lake.catalog.commit(work)
+        self.dropped(query.id, plan)
+        self.apart.add(query.id)
+
+    def has(self, query: TableInfo) -> bool:
+        """Whether a query is in a group."""
+        with self._lake.catalog.read() as connection:
+            return groups.membership(connection, query.id) is not None
+
+    @property
+    def apart(self) -> set[int]:
+        """Those who could be in a group, and are not: they are paused, have failed, or are catching up."""
+        if self._apart is None:
+            with self._lake.catalog.read() as connection:
+                members = groups.every_member(connection)
+            could = {q.id for q in self._known.every()} - {q.id for q in self._known.loners()}
+            self._apart = could - members
+        return self._apart
+
+    def has_caught_up(self, place: Place) -> bool:
+        """Whether a query is as far as its group, so that it can be in it."""
+        [(stream_id, seen)] = place.streams.items()
+        group = self.group(stream_id)
+        return group is None or group.seen.position <= seen.position
+
+    def dropped(self, query_id: int, plan: QueryPlan) -> None:
+        """Serve a query no more."""
+        self.apart.discard(query_id)
+        for stream_id in plan.streams:
+            group = self._groups.get(stream_id)
+            if group is not None:
+                group.remove(query_id)
+                if not group.plans:
+                    self.forget(stream_id)
+
+    # What was delivered
+
+    def blocks(self, stream_id: int) -> Blocks | None:
+        """The blocks of the group on a stream; None if there was never one."""
+        group = self._groups.get(stream_id)
+        if group is not None and not self._lake.read_only:
+            return group.blocks
+        if stream_id not in self._blocks:
+            with self._lake.catalog.read() as connection:
+                stored = groups.find(connection, key_of(stream_id))
+            if stored is None:
+                return None
+            self._blocks[stream_id] = Blocks(self._lake.catalog, stored.id)
+        self._blocks[stream_id].refresh()
+        return self._blocks[stream_id]
+
+    def total(self, query: TableInfo, plan: QueryPlan) -> int:
+        """How many deliveries a query has had in groups; 0 if it was in none."""
+        if not may_share(query, plan):
+            return 0
+        group = self._groups.get(plan.streams[0])
+        if group is not None and query.id in group.counters and not self._lake.read_only:
+            return group.counters[query.id]
+        found = self.blocks(plan.streams[0])
+        return 0 if found is None else found.last_of(query.id)
