@@ -216,6 +216,15 @@ class QueryPlan:
         return frozenset(w for p in self.pairs for w in p.windows)
 
     @property
+    def mixed(self) -> frozenset[int]:
+        """The windows whose rows are grouped together with those of a streaming table.
+
+        When rows of that change, what was made of all of them is made anew, so all have to be there still.
+        """
+        several = [p.streams for p in self.parts if len(p.streams) > 1]
+        return frozenset(w for ws in several if any(self.windows[w].is_kept for w in ws) for w in ws)
+
+    @property
     def is_monotone(self) -> bool:
         """Whether what was delivered stays right whatever comes."""
         return self.deltas is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millstream.plan.standing import ROW_NUMBER, TIME
 from millstream.rewrite.lift import RANK
@@ -53,8 +54,8 @@ def _numbers(rows: pa.Table, name: str) -> NDArray[np.int64]:
 
 
 def _keys(rows: pa.Table) -> list[str]:
-    """Rows as text that is the same for the same values."""
-    columns = [c.to_pylist() for c in rows.columns]
+    """Rows as text that is the same for the same values, of which 0.0 and -0.0 are one."""
+    columns = [(pc.add(c, 0.0) if pa.types.is_floating(c.type) else c).to_pylist() for c in rows.columns]
     return [repr(row) for row in zip(*columns, strict=True)] if columns else [""] * rows.num_rows
 
 

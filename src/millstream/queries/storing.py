@@ -201,7 +201,7 @@ class Store:
             return False
         if run.plan.windows[number].kind in HELD:
             return False
-        return not run.is_split or run.has_choice or number in run.plan.paired
+        return not run.is_split or run.has_choice or number in run.plan.paired | run.plan.mixed
 
     @staticmethod
     def _first_needed(run: Run, place: Place, number: int, position: int) -> int:
@@ -219,7 +219,7 @@ class Store:
                 entries += _entries(window, by_stream[window.stream])
                 _shorten(entries)
         rows = sum(last - first + 1 for entries in place.ledger.values() for first, last, _ in entries)
-        if run.is_split and rows > MOST_ROWS_KEPT and not run.plan.pairs:
+        if run.is_split and rows > MOST_ROWS_KEPT and not run.plan.pairs and not run.plan.mixed:
             # Where so many rows are in the windows, states are the cheaper way for sure.
             place.is_rowless = run.place.is_rowless = True
             place.ledger.clear()
