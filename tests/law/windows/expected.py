@@ -224,13 +224,25 @@ class Oracle:
                 yield in_any_order(instant.time, [row[:width] for row in new])
 
     def _on_commit(self, query: Query, seen: Seen) -> list[Delivery]:
-        """Every row that is selected, in the order of arrival; the instant is its own time."""
-        name = query.slots[0].stream.name
-        flow = self.replay.history.flows[name]
-        places = tuple(flow.version(r.number, r.event) for r in seen.rows[name])
-        found = self._asked(query.reference, {query.slots[0].name: (name, places, ())}, {})
-        ordered = sorted(found, key=lambda row: int(row[-1]))
-        return [Delivery(flow.arrivals[row[-1]].time, [row[:-1]], (1,)) for row in ordered]
+        """Every row that is selected, in the order of arrival; the instant is its own time.
+
+        Tables are as they were when the row was taken in.
+        """
+        [slot], past = query.slots, self.replay.history
+        flow, width = past.flows[slot.stream.name], len(query.outs)
+        alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        for row in seen.rows[slot.stream.name]:
+            answered = seen.query.answered(row.event)
+            if answered is not None:
+                versions = tuple((name, past.table_version(name, answered)) for name in self.replay.contents)
+                alike.setdefault(versions, []).append(flow.version(row.number, row.event))
+        found: list[Row] = []
+        for versions, places in alike.items():
+            windows = {slot.name: (slot.stream.name, tuple(places), ())}
+            found += self._asked(query.reference, windows, dict(versions))
+        number = width + query.identity.index(slot.name)
+        ordered = sorted(found, key=lambda row: int(row[number]))
+        return [Delivery(flow.arrivals[row[number]].time, [row[:width]], (1,)) for row in ordered]
 
 
 def window_ends(slot: Slot, rows: Sequence[Arrival], instant: Instant) -> tuple[int, int]:

@@ -213,11 +213,13 @@ def together(query: Query, found: Sequence[Found], expected: Sequence[Delivery])
     """All rows of all deliveries with their instants."""
     outs = (INSTANT, *query.outs)
     times = [f.instant for f in found]
-    if not query.comes_as_committed and times != sorted(times):
+    if not query.is_on_commit and times != sorted(times):
         return f"instants go back: {times}"
     rows = [(f.instant, *row) for f in found for row in f.rows]
     wanted = [(d.instant, *row) for d in expected for row in d.rows]
-    return difference(answer(outs, rows), answer(outs, wanted), outs, is_ordered=query.is_on_commit)
+    return difference(
+        answer(outs, rows), answer(outs, wanted), outs, is_ordered=query.is_on_commit and len(query.identity) == 1
+    )
 
 
 def one_by_one(query: Query, found: Sequence[Found], expected: Sequence[Delivery]) -> str | None:

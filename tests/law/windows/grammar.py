@@ -141,12 +141,7 @@ class Query:
 
     @property
     def is_on_commit(self) -> bool:
-        """A selection without a window."""
-        return self.comes_as_committed and len(self.identity) == 1
-
-    @property
-    def comes_as_committed(self) -> bool:
-        """Whether it selects from one stream without a window, whatever tables it looks things up in."""
+        """A selection from one stream without a window, whatever tables it looks things up in."""
         return self.is_monotonic and len(self.slots) == 1 and self.slots[0].label == "none"
 
     @property
