@@ -116,6 +116,12 @@ def every_standing(connection: Connection) -> dict[int, Standing]:
     return {view_id: Standing(*rest) for view_id, *rest in rows}
 
 
+def every_with_status(connection: Connection, status: str) -> set[int]:
+    """The queries that are doing so."""
+    rows = connection.execute("SELECT view_id FROM millstream_query_progress WHERE status = ?", (status,))
+    return {view_id for (view_id,) in rows}
+
+
 def set_status(commit: Commit, query_id: int, status: str, failure: str | None = None) -> None:
     commit.connection.execute(
         "UPDATE millstream_query_progress SET status = ?, failure = ? WHERE view_id = ?",

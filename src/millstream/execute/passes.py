@@ -59,12 +59,12 @@ def fuse(parts: Iterable[tuple[int, Part]]) -> list[Pass]:
     """The passes for fragments, each with the number of the target it feeds."""
     alike: dict[tuple[object, ...], list[tuple[int, Part]]] = {}
     for target, given in parts:
-        part = _renamed_source(given)
+        part = renamed_source(given)
         alike.setdefault(_likeness(part), []).append((target, part))
     return [_alone(*group[0]) if len(group) == 1 else _together(group) for group in alike.values()]
 
 
-def _renamed_source(part: Part) -> Part:
+def renamed_source(part: Part) -> Part:
     """The part with one name for its stream, so that what views call it does not keep them apart."""
     found = ALONE.fullmatch(part.source)
     texts = [sql for _, sql in part.projections] + ([part.where] if part.where else [])

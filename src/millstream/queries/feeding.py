@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from millstream.queries.place import Place
     from millstream.queries.run import Look, Run
     from millstream.storage.lake import Lake
+    from millstream.storage.scan import Scan
 
 
 class Feeder:
@@ -74,6 +75,10 @@ class Feeder:
     def rows(self, table: TableInfo, look: Look, found: Arrived) -> pa.Table:
         """The new rows themselves, in the order in which they came."""
         return self._read(table, look, found.before.position, found.seen.position)[0]
+
+    def new(self, table: TableInfo, look: Look, found: Arrived) -> Scan:
+        """Where the new rows are."""
+        return state.new_rows(self._lake, table, look.snapshot, found.before.position, self._last_ids)
 
     def _read(self, table: TableInfo, look: Look, since: int, below: int) -> tuple[pa.Table, NDArray[np.int64]]:
         """The rows of a stream between two numbers, and their numbers."""

@@ -17,7 +17,7 @@ from millstream.deliver.subscription import Board
 from millstream.errors import Condition, DataError, MillstreamError, StatementError
 from millstream.plan import define
 from millstream.plan.standing import Sampling
-from millstream.queries import assigning, tuning
+from millstream.queries import assigning, chorus, tuning
 from millstream.queries.answering import Answers
 from millstream.queries.handing import Handing, delivered_columns
 from millstream.queries.known import FEED, INSERT, Known, may_share
@@ -67,6 +67,7 @@ class ContinuousQueries:
         self._lock = threading.RLock()
         self._is_closed = False
         self.board = Board()
+        self.chorus = chorus.Chorus(lake, self.answers, self._stepper, spark)
         self.known = Known(lake.catalog)
         self.together = Together(lake, self.known, self.answers, spark, self._stepper)
         self.handing = Handing(lake, self.known, self.together, self.board, lambda: self._is_closed)
@@ -272,7 +273,8 @@ class ContinuousQueries:
         """
         delivered = 0
         while True:
-            made = [self.step(query) for query in self._alone() if not self._has_to_wait(query)]
+            made = self._step_choirs()
+            made += [self.step(query) for query in self._alone() if not self._has_to_wait(query)]
             made += [self._step_group(stream_id) for stream_id in self.together.streams()]
             delivered += sum(m or 0 for m in made)
             if all(m is None for m in made):
@@ -288,7 +290,7 @@ class ContinuousQueries:
                 made = self._stepper.step(run)
                 self._join_group(run)
             except (StatementError, DataError) as error:
-                if error.condition is Condition.CANCELLED:
+                if _is_cancelled(error):
                     raise
                 self._fail(query, error)
                 return None
@@ -299,6 +301,37 @@ class ContinuousQueries:
         if made is not None:
             self.board.tell()
         return made
+
+    def _step_choirs(self) -> list[int | None]:
+        """Step those together that are in the same place; what cannot be done so is left to be done alone."""
+        with self._lock, self._lake.catalog.read() as connection:
+            running = queries.every_with_status(connection, queries.RUNNING)
+        with self._lock:
+            choirs: dict[chorus.Key, list[Run]] = {}
+            for query in self.known.loners():
+                run = self._run(query) if query.id in running else None
+                key = None if run is None else chorus.key_of(run, self.answers.most_here)
+                if run is not None and key is not None:
+                    choirs.setdefault(key, []).append(run)
+            made = [self._step_choir(runs) for runs in choirs.values() if len(runs) > 1]
+        if any(m is not None for m in made):
+            self.board.tell()
+        return made
+
+    def _step_choir(self, runs: list[Run]) -> int | None:
+        look = self._stepper.look(runs[0].place)
+        if look is None or not any(self._stepper.has_work(run, look) for run in runs):
+            return None
+        try:
+            with self._lake.catalog.pinned(look.snapshot.id), self.answers.at(look.reader):
+                return sum(self.chorus.step(runs, look))
+        except BaseException as error:
+            # What is stored counts.
+            for run in runs:
+                self._runs.pop(run.query.id, None)
+            if isinstance(error, chorus.AloneError | StatementError | DataError) and not _is_cancelled(error):
+                return None
+            raise
 
     def _step_group(self, stream_id: int) -> int | None:
         with self._lock:
@@ -384,6 +417,10 @@ class ContinuousQueries:
     def close(self) -> None:
         self._is_closed = True
         self.handing.close()
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    return isinstance(error, MillstreamError) and error.condition is Condition.CANCELLED
 
 
 def _seen(position: int, born: int, now: StreamState, mark: int | None) -> Seen:

@@ -73,7 +73,7 @@ class Stepper:
         self.plan: str | None = None
         """Which plan answers, where both can; None to find out."""
         self.feeder = Feeder(lake)
-        self._store = Store(lake, spark)
+        self.store = Store(lake, spark)
 
     # Beginnings
 
@@ -190,22 +190,22 @@ class Stepper:
             self._give_up_panes(run, step, look)
         instants.take_in(run.plan, place, came)
         if run.plan.sample.kind is not Sampling.COMMIT:
-            self._note_late(place, came)
+            self.note_late(place, came)
         self._hold(run, step, look, came, counted)
         if run.plan.sample.kind is Sampling.COMMIT:
             self._on_commit(run, step, look, came)
         else:
             self._keep_panes(run, step, look, came, counted)
-            due = self._due(run, place, came)
+            due = self.due(run, place, came)
             self._answer(run, step, look, due, came, counted)
             is_idle = not due and not any(len(a.ids) for a in came)
             if is_idle and all(look.tables[s].time.is_arrival for s in run.plan.streams):  # type: ignore[union-attr]
                 # The clock alone has moved on.
                 return None
-        self._store.commit(run, step, look)
+        self.store.commit(run, step, look)
         return len(step.deliveries)
 
-    def _note_late(self, place: Place, came: Sequence[Arrived]) -> None:
+    def note_late(self, place: Place, came: Sequence[Arrived]) -> None:
         """Remember late rows as long as an instant that they have missed waits for another stream."""
         for found in came:
             known = place.late.get(found.stream, [])
@@ -240,7 +240,7 @@ class Stepper:
 
     # Instants
 
-    def _due(self, run: Run, place: Place, came: Sequence[Arrived]) -> list[Instant]:
+    def due(self, run: Run, place: Place, came: Sequence[Arrived]) -> list[Instant]:
         plan = run.plan
         if plan.sample.kind is Sampling.SESSION:
             mark = instants.mark_of(place)
@@ -331,7 +331,7 @@ class Stepper:
         plan, types = run.plan, _types(run)
         if run.is_split:
             assert plan.split is not None
-            self._deliver(run, step, due, self._merged_answers(run, due), plan.split)
+            self.deliver(run, step, due, self._merged_answers(run, due), plan.split)
             return
         most = self._answers.most_here
         feed = self.feeder.feed(run, step.place, look, came, counted, is_new=False, due=due, most_here=most)
@@ -343,7 +343,7 @@ class Stepper:
                 if found.num_rows:
                     step.deliveries.append((at, self._shaped(run, emitting.in_order(found, plan.deltas))))
             return
-        self._deliver(run, step, due, self._answers.answers(plan, plan.whole, due, feed, types), plan.whole)
+        self.deliver(run, step, due, self._answers.answers(plan, plan.whole, due, feed, types), plan.whole)
 
     def _merged_answers(self, run: Run, due: Sequence[Instant]) -> list[pa.Table]:
         """Answers from states: the driver merges what it can, Spark the rest."""
@@ -353,7 +353,7 @@ class Stepper:
         for number, part in enumerate(plan.parts):
             if merged_name(number) not in text:
                 continue
-            here = self._merged_here(run, number, due)
+            here = self.merged_here(run, number, due)
             if here is not None:
                 feed.put(merged_name(number), here)
                 continue
@@ -363,7 +363,7 @@ class Stepper:
             self._answers.put_state(feed, number, run.schemas[number], due, covers)
         return self._answers.answers(plan, replace(plan.split, text=text), due, feed, _types(run))
 
-    def _merged_here(self, run: Run, number: int, due: Sequence[Instant]) -> pa.Table | None:
+    def merged_here(self, run: Run, number: int, due: Sequence[Instant]) -> pa.Table | None:
         """The groups of each instant, merged in the driver; None if it cannot, or shall not."""
         part, state = run.plan.parts[number], run.states.get(number)
         if not self._answers.most_here or not can_merge(part) or number in run.unmergeable:
@@ -384,7 +384,7 @@ class Stepper:
             run.states[number] = state = _refilled(Piles(run.schemas[number]), state)
         return state
 
-    def _deliver(
+    def deliver(
         self,
         run: Run,
         step: Step,
@@ -458,7 +458,7 @@ class Stepper:
         place, step = run.place, Step(run.place)
         if run.is_split and any(w.kind is WindowKind.ROWS for w in run.plan.windows):
             self._give_up_panes(run, step, look, is_stale=True)
-            self._store.commit(run, step, look, is_anew=True)
+            self.store.commit(run, step, look, is_anew=True)
             return
         came = [self.feeder.arrived_before(place, look, s, is_stale=s in stale) for s in run.plan.streams]
         for number, window in enumerate(run.plan.windows):
@@ -476,7 +476,7 @@ class Stepper:
             self._keep_panes(run, step, look, came, 0, touched)
             step.rewritten |= touched
         step.new = {}
-        self._store.commit(run, step, look, is_anew=True)
+        self.store.commit(run, step, look, is_anew=True)
 
 
 def keep(run: Run, number: int, rows: pa.Table) -> None:

@@ -25,6 +25,8 @@ from millstream.queries.windows import HELD, last_of
 from millstream.rewrite.panes import U
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import TableInfo
     from millstream.execute.session import Spark
@@ -55,7 +57,37 @@ class Store:
 
     def commit(self, run: Run, step: Step, look: Look, *, is_anew: bool = False) -> None:
         """Store what a step has made, and let the query be where it leads; `is_anew` if it leads nowhere."""
-        place, lake = step.place, self._lake
+        work = self._prepared(run, step, look, is_anew=is_anew)
+        target = self._target(run)
+        if target is None:
+            self._lake.catalog.commit(work)
+            if step.deliveries:
+                self._lake.committed([])
+        else:
+            transaction = self._lake.transaction()
+            if any(rows.num_rows for _, rows in step.deliveries):
+                transaction.append(target, self._kept(step, target, run.plan.into, transaction))
+            transaction.also(work)
+            transaction.commit()
+        self._follow(run, step)
+
+    def commit_all(self, made: Sequence[tuple[Run, Step]], look: Look) -> None:
+        """Store the steps of queries that feed nothing, in one commit."""
+        works = [self._prepared(run, step, look) for run, step in made]
+
+        def work(commit: Commit) -> None:
+            for one in works:
+                one(commit)
+
+        self._lake.catalog.commit(work)
+        for run, step in made:
+            self._follow(run, step)
+        if any(step.deliveries for _, step in made):
+            self._lake.committed([])
+
+    def _prepared(self, run: Run, step: Step, look: Look, *, is_anew: bool = False) -> Callable[[Commit], bool]:
+        """What a step leaves in the catalogue, but for the rows of a table."""
+        place = step.place
         if not is_anew:
             self._note_rows(run, step)
             self._trim(run, place)
@@ -65,9 +97,6 @@ class Store:
         place.sequence += len(made)
         answer = None if step.answer is None else packed(step.answer)
         target = self._target(run)
-        transaction = lake.transaction() if target is not None else None
-        if transaction is not None and target is not None and any(rows.num_rows for _, rows in step.deliveries):
-            transaction.append(target, self._kept(step, target, run.plan.into, transaction))
 
         def work(commit: Commit) -> bool:
             if not views.is_there(commit.connection, run.query.id):
@@ -82,14 +111,12 @@ class Store:
                 _advance(commit, target, _next_instant(run.plan, place, step))
             return True
 
-        if transaction is not None:
-            transaction.also(work)
-            transaction.commit()
-        else:
-            lake.catalog.commit(work)
-            if made:
-                lake.committed([])
-        run.place, run.answer = place, step.answer if step.answer is not None else run.answer
+        return work
+
+    @staticmethod
+    def _follow(run: Run, step: Step) -> None:
+        """Let a query be where a step has led it."""
+        run.place, run.answer = step.place, step.answer if step.answer is not None else run.answer
 
     def _target(self, run: Run) -> TableInfo | None:
         assert run.query.standing is not None

@@ -11,7 +11,7 @@ import pickle
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from millstream.catalog.records import DataFile, TableInfo
     from millstream.plan.incremental import Part
-    from millstream.queries.windows import Marking
     from millstream.storage.lake import Lake
     from millstream.storage.scan import Scan
 
@@ -41,12 +40,18 @@ MOST_TASKS = 8
 RESULT = pa.schema([pa.field("result", pa.binary())])
 
 
+class Marks(Protocol):
+    """Tells of rows what texts ask of them; `ENTER` and `LEAVE` among others."""
+
+    def marks(self, ids: NDArray[np.int64], times: NDArray[np.int64]) -> Mapping[str, NDArray[np.int64]]: ...
+
+
 @dataclass(frozen=True)
 class Large:
     """A window's new rows: where they are, what to know of them, and the number that they end below."""
 
     scan: Scan
-    marking: Marking
+    marking: Marks
     below: int
 
 
@@ -77,7 +82,7 @@ class Share:
     """What one task does: a portion of one stream, for all windows on it."""
 
     portion: Portion
-    windows: tuple[tuple[int, Marking, int, int], ...]
+    windows: tuple[tuple[int, Marks, int, int], ...]
     parts: tuple[Part, ...]
     schemas: tuple[pa.Schema, ...]
 
@@ -167,7 +172,7 @@ def _no_rows(table: TableInfo) -> pa.Table:
 
 
 def marked(
-    rows: pa.Table, marking: Marking, ids: NDArray[np.int64] | None = None, table: TableInfo | None = None
+    rows: pa.Table, marking: Marks, ids: NDArray[np.int64] | None = None, table: TableInfo | None = None
 ) -> pa.Table:
     """The rows that are in a window at some instant, with their marks."""
     times = np.empty(0, np.int64)

@@ -1,0 +1,286 @@
+"""Queries over windows of one stream that are stepped together: they share passes, panes, answers and the commit.
+
+Where a row's pane begins for one window another's may end; cut at all of these places, the rows of a basket come
+in *fine panes*, which are alike for every query. A part that several queries have in common, whatever their
+windows and slides, is computed once, for fine panes, and then merged for each window to its own panes. The cuts are
+made anew for each basket, from the windows that there are, so queries come and go without a word to the others.
+Those whose answers are the same text are answered by one run of it, each instant of each under its own number.
+
+Every query keeps its own place and state, and can be stepped alone at any time. What the kernel cannot do, it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millstream.execute.passes import renamed_source
+from millstream.plan.incremental import merged_name, stream_name
+from millstream.plan.standing import ENTER, LEAVE, N, Sampling, WindowKind
+from millstream.queries import here, instants, tasks
+from millstream.queries.answering import Feed
+from millstream.queries.panes import can_merge
+from millstream.queries.place import Place
+from millstream.queries.run import Run, Step
+from millstream.queries.running import MOST_INSTANTS, Stepper, keep
+from millstream.queries.tasks import Large, with_marks
+from millstream.queries.windows import HELD, Marking
+from millstream.rewrite.panes import E, U
+from millstream.storage.watermark import times_of
+from millstream.views import merging
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from millstream.execute.session import Spark
+    from millstream.plan.incremental import Part
+    from millstream.plan.standing import Sample, Window
+    from millstream.queries.answering import Answers
+    from millstream.queries.arrivals import Arrived
+    from millstream.queries.instants import Instant
+    from millstream.queries.run import Look
+    from millstream.storage.lake import Lake
+
+    Numbers = NDArray[np.int64]
+    Key = tuple[int | None, ...]
+
+PANE, P = "__ms_p", "p"
+"""The number of a fine pane: of a row, and as a key of partial results."""
+MOST_EDGES = 65_536
+"""So many places to cut a basket at are found at most; finer ones are not worth it."""
+
+
+class AloneError(Exception):
+    """Queries cannot be stepped together this time; each can be alone."""
+
+
+def key_of(run: Run, most_here: int) -> Key | None:
+    """What queries have to agree in to be stepped together: stream and place; None if it cannot be."""
+    plan, place = run.plan, run.place
+    if not run.is_split or not most_here or len(plan.windows) != 1 or run.stale or run.unmergeable:
+        return None
+    if plan.sample.kind not in (Sampling.INTERVAL, Sampling.ENDS) or place.next is None or plan.pairs:
+        return None
+    if plan.windows[0].kind in HELD or plan.tables or run.query.standing is None:
+        return None
+    if run.query.standing.target is not None or not all(can_merge(p) and p.partials for p in plan.parts):
+        return None
+    [(stream, seen)] = place.streams.items()
+    return stream, seen.position, seen.max_time, seen.advanced_to, seen.mark
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where the fine panes of a basket part; `late` rows have panes of their own, behind the others."""
+
+    edges: Numbers
+    late: Mapping[int, int]
+
+    def marks(self, ids: Numbers, times: Numbers) -> dict[str, Numbers]:
+        """The pane of each of some rows, as a mark of it; all are in some window for all that is known here."""
+        found = np.searchsorted(self.edges, times, "right")
+        for place in np.flatnonzero(np.isin(ids, list(self.late))) if self.late else ():
+            found[place] = self.late[int(ids[place])]
+        none = np.zeros(len(ids), np.int64)
+        return {PANE: found, ENTER: none, LEAVE: none}
+
+
+@dataclass(frozen=True)
+class Fine:
+    """The fine panes of a basket: their numbers, and a row of each that stands for all of its rows."""
+
+    cuts: Cuts
+    numbers: Numbers
+    ids: Numbers
+    times: Numbers
+    met: Mapping[int, int]
+
+    def of(self, window: Window, sample: Sample) -> tuple[Numbers, Numbers]:
+        """When the rows of each pane enter a window and when they leave it."""
+        marks = Marking(window, sample, self.met).marks(self.ids, self.times)
+        return marks[ENTER], marks[LEAVE]
+
+
+def cut(found: Arrived, shapes: Sequence[tuple[Window, Sample]]) -> Fine:
+    """The fine panes of a basket for the windows of some queries."""
+    low, high = int(found.times.min()), int(found.times.max())
+    edges = np.unique(np.concatenate([_edges(w, s, low, high) for w, s in shapes]))
+    late = {i: (int(found.times[np.searchsorted(found.ids, i)]), met) for i, met in found.late}
+    pairs = {pair: len(edges) + 1 + n for n, pair in enumerate(sorted(set(late.values())))}
+    cuts = Cuts(edges, {i: pairs[pair] for i, pair in late.items()})
+    panes = cuts.marks(found.ids, found.times)[PANE]
+    numbers, first = np.unique(panes, return_index=True)
+    return Fine(cuts, numbers, found.ids[first], found.times[first], dict(found.late))
+
+
+def _edges(window: Window, sample: Sample, low: int, high: int) -> Numbers:
+    """The times between two at which rows begin to enter, or to leave, later than those before."""
+    lengths = [0 if sample.is_half_open else -1]
+    lengths += [window.length] if window.kind in (WindowKind.INTERVAL, WindowKind.CUT) else []
+    lengths += [window.period] if window.period else []
+    found = []
+    for length in lengths:
+        first = low + -(low - sample.offset + length) % sample.step
+        if (high - first) // sample.step > MOST_EDGES:
+            raise AloneError
+        found.append(np.arange(first, high + 1, sample.step, dtype=np.int64))
+    if window.kind is WindowKind.LANDMARK and window.length:
+        found.append(np.arange(low - low % window.length, high + 1, window.length, dtype=np.int64))
+    return np.concatenate(found)
+
+
+class Chorus:
+    """See the module's contract."""
+
+    def __init__(self, lake: Lake, answers: Answers, stepper: Stepper, spark: Spark) -> None:
+        self._lake = lake
+        self._answers = answers
+        self._stepper = stepper
+        self._spark = spark
+
+    def step(self, runs: Sequence[Run], look: Look) -> list[int]:
+        """One step of queries that agree in `key_of`; the number of deliveries of each."""
+        [stream] = runs[0].place.streams
+        found = self._stepper.feeder.arrived(runs[0].place, look, stream)
+        steps = [self._began(run, found) for run in runs]
+        if len(found.ids):
+            self._keep_panes(runs, steps, look, found)
+        due = [self._stepper.due(run, s.place, s.came) for run, s in zip(runs, steps, strict=True)]
+        self._answer(runs, steps, due)
+        self._stepper.store.commit_all(list(zip(runs, steps, strict=True)), look)
+        return [len(s.deliveries) for s in steps]
+
+    def _began(self, run: Run, found: Arrived) -> Step:
+        """A step of one of the queries, in which what has come is noted."""
+        place = Place.from_json(run.place.to_json())
+        before, now = place.streams[found.stream], found.seen
+        seen = replace(
+            before, position=now.position, max_time=now.max_time, advanced_to=now.advanced_to, mark=now.mark
+        )
+        came = [replace(found, before=before, seen=seen)]
+        instants.take_in(run.plan, place, came)
+        self._stepper.note_late(place, came)
+        return Step(place, came)
+
+    # Passes and panes
+
+    def _keep_panes(self, runs: Sequence[Run], steps: Sequence[Step], look: Look, found: Arrived) -> None:
+        shapes = {(r.plan.windows[0], r.plan.sample): None for r in runs}
+        fine = cut(found, list(shapes))
+        bounds = {shape: fine.of(*shape) for shape in shapes}
+        parts: dict[str, tuple[Part, pa.Schema]] = {}
+        for run in runs:
+            for part, schema in zip(run.plan.parts, run.schemas, strict=True):
+                made = by_pane(part)
+                parts.setdefault(made.fragment, (made, _by_pane(schema)))
+        made_of = dict(zip(parts, self._passed(list(parts.values()), look, found, fine), strict=True))
+        known: dict[tuple[object, ...], pa.Table] = {}
+        for run, step in zip(runs, steps, strict=True):
+            shape = run.plan.windows[0], run.plan.sample
+            for number, part in enumerate(run.plan.parts):
+                text = by_pane(part).fragment
+                if (*shape, text) not in known:
+                    rows = _in_panes(made_of[text], run.schemas[number], fine.numbers, *bounds[shape])
+                    known[*shape, text] = _merged(part, rows)
+                new = known[*shape, text]
+                if new.num_rows:
+                    keep(run, number, new)
+                    step.new.setdefault(number, []).append(new)
+
+    def _passed(
+        self, parts: Sequence[tuple[Part, pa.Schema]], look: Look, found: Arrived, fine: Fine
+    ) -> list[pa.Table]:
+        """What parts make of the new rows, for each fine pane: here if these are few, else in tasks of one job."""
+        own, schemas = [p for p, _ in parts], [s for _, s in parts]
+        table, feeder = look.tables[found.stream], self._stepper.feeder
+        if found.seen.position - found.before.position <= self._answers.most_here:
+            rows = feeder.rows(table, look, found)
+            assert table.time is not None
+            marks = fine.cuts.marks(found.ids, times_of(rows.column(table.time.column)))
+            made = here.partials(own, schemas, {stream_name(0): with_marks(rows, marks)})
+        else:
+            large = Large(feeder.new(table, look, found), fine.cuts, found.seen.position)
+            made = tasks.partials(self._lake, self._spark.session, own, schemas, {0: large})
+        if made is None:
+            raise AloneError
+        return made
+
+    # Answers
+
+    def _answer(self, runs: Sequence[Run], steps: Sequence[Step], due: Sequence[Sequence[Instant]]) -> None:
+        if sum(len(d) for d in due) > MOST_INSTANTS * len(runs):
+            raise AloneError
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for number, (run, own) in enumerate(zip(runs, due, strict=True)):
+            if own:
+                assert run.plan.split is not None
+                key = (run.plan.split, run.query.schema, run.schemas, run.plan.is_integer_time)
+                alike.setdefault(key, []).append(number)
+        for numbers in alike.values():
+            self._answer_alike([(runs[n], steps[n], due[n]) for n in numbers])
+        for step, own in zip(steps, due, strict=True):
+            if own:
+                step.place.answered = own[-1].x
+            step.place.passed = instants.mark_of(step.place)
+
+    def _answer_alike(self, asked: Sequence[tuple[Run, Step, Sequence[Instant]]]) -> None:
+        """Answer queries that differ in their windows and predicates alone."""
+        plan, every, feed = asked[0][0].plan, [i for _, _, own in asked for i in own], Feed()
+        assert plan.split is not None
+        for number in range(len(plan.parts)):
+            if merged_name(number) in plan.split.text:
+                feed.put(merged_name(number), self._states(asked, number))
+        types = [c.type for c in asked[0][0].query.schema.columns]
+        rows = iter(self._answers.answers(plan, plan.split, every, feed, types))
+        for run, step, own in asked:
+            self._stepper.deliver(run, step, own, [next(rows) for _ in own], run.plan.split)
+
+    def _states(self, asked: Sequence[tuple[Run, Step, Sequence[Instant]]], number: int) -> pa.Table:
+        """The merged state of every query at each of its instants, under one numbering."""
+        made, first = [], 0
+        for run, _, own in asked:
+            merged = self._stepper.merged_here(run, number, own)
+            if merged is None:
+                raise AloneError
+            place = merged.column_names.index(N)
+            made.append(merged.set_column(place, N, pc.add(merged.column(N), first)))
+            first += len(own)
+        return pa.concat_tables(made)
+
+
+def by_pane(part: Part) -> Part:
+    """A part that groups by fine panes instead of by when rows enter and leave."""
+    part = renamed_source(part)
+    text = dict(part.projections)[E].replace(ENTER, PANE)
+    projections = ((P, text), *(x for x in part.projections if x[0] not in (E, U)))
+    keys = (P, *(k for k in part.keys if k not in (E, U)))
+    return replace(
+        part, source=part.source.replace(ENTER, PANE), projections=projections, keys=keys, grouping=", ".join(keys)
+    )
+
+
+def _by_pane(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(P, pa.int64()), *(f for f in schema if f.name not in (E, U))])
+
+
+def _in_panes(rows: pa.Table, schema: pa.Schema, numbers: Numbers, enter: Numbers, leave: Numbers) -> pa.Table:
+    """Partial results of fine panes as those of a window's panes; some of these are still apart."""
+    at = np.searchsorted(numbers, rows.column(P).to_numpy())
+    columns = {E: pa.array(enter[at]), U: pa.array(leave[at])}
+    made = pa.table(
+        [columns.get(f.name) if f.name in columns else rows.column(f.name) for f in schema], schema=schema
+    )
+    return made.filter(pc.greater_equal(made.column(U), made.column(E)))
+
+
+def _merged(part: Part, rows: pa.Table) -> pa.Table:
+    found = merging.merged(part, [rows]) if rows.num_rows else rows
+    if found is None:
+        raise AloneError
+    return found
