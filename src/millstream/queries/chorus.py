@@ -2,8 +2,8 @@
 
 Where a row's pane begins for one window another's may end; cut at all of these places, the rows of a basket come
 in *fine panes*, which are alike for every query. A part that several queries have in common, whatever their
-windows and slides, is computed once, for fine panes, and then merged for each window to its own panes. The cuts are
-made anew for each basket, from the windows that there are, so queries come and go without a word to the others.
+windows and slides, is computed once, for fine panes, and then merged for each window to its own panes. The cuts
+are made anew for each basket, from the windows that there are, so queries come and go without a word to others.
 Those whose answers are the same text are answered by one run of it, each instant of each under its own number.
 
 Every query keeps its own place and state, and can be stepped alone at any time. What the kernel cannot do, it is.

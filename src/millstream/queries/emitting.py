@@ -40,8 +40,9 @@ def in_order(rows: pa.Table, answering: Answering) -> pa.Table:
         return rows.take(np.argsort(ids[0], kind="stable"))
     latest_first = np.lexsort((ids, times), axis=0)[::-1]
     ordered = np.take_along_axis(ids, latest_first, axis=0)
-    # A stream joined with itself has two rows as two pairs: the row that FROM has first decides.
-    return rows.take(np.lexsort((ids[0], *ordered[::-1], times.max(axis=0))))
+    # Rows of different streams may have the same numbers, and a stream joined with itself has two rows as two
+    # pairs: the row that FROM has first decides.
+    return rows.take(np.lexsort((*ids[::-1], *ordered[::-1], times.max(axis=0))))
 
 
 def _numbers(rows: pa.Table, name: str) -> NDArray[np.int64]:

@@ -76,6 +76,10 @@ class Feeder:
         """The new rows themselves, in the order in which they came."""
         return self._read(table, look, found.before.position, found.seen.position)[0]
 
+    def between(self, table: TableInfo, look: Look, since: int, below: int) -> pa.Table:
+        """The rows of a stream between two numbers, in the order in which they came."""
+        return self._read(table, look, since, below)[0]
+
     def new(self, table: TableInfo, look: Look, found: Arrived) -> Scan:
         """Where the new rows are."""
         return state.new_rows(self._lake, table, look.snapshot, found.before.position, self._last_ids)

@@ -17,7 +17,7 @@ from millstream.deliver.subscription import Board
 from millstream.errors import Condition, DataError, MillstreamError, StatementError
 from millstream.plan import define
 from millstream.plan.standing import Sampling
-from millstream.queries import assigning, chorus, tuning
+from millstream.queries import assigning, chorus, joining, tuning
 from millstream.queries.answering import Answers
 from millstream.queries.handing import Handing, delivered_columns
 from millstream.queries.known import FEED, INSERT, Known, may_share
@@ -25,7 +25,7 @@ from millstream.queries.listing import Listing
 from millstream.queries.making import Maker, check_kind
 from millstream.queries.place import Place, Seen
 from millstream.queries.run import Run
-from millstream.queries.running import Stepper
+from millstream.queries.running import Stepper, positions
 from millstream.queries.sharing import told
 from millstream.queries.together import Together
 from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema
@@ -70,6 +70,7 @@ class ContinuousQueries:
         self.chorus = chorus.Chorus(lake, self.answers, self._stepper, spark)
         self.known = Known(lake.catalog)
         self.together = Together(lake, self.known, self.answers, spark, self._stepper)
+        self.joining = joining.Joining(lake, self.answers, self._stepper, self.together.new_policy)
         self.handing = Handing(lake, self.known, self.together, self.board, lambda: self._is_closed)
         self.listing = Listing(lake, self.known, self.together, self._runs)
         self.has_scheduler = False
@@ -307,24 +308,29 @@ class ContinuousQueries:
         with self._lock, self._lake.catalog.read() as connection:
             running = queries.every_with_status(connection, queries.RUNNING)
         with self._lock:
-            choirs: dict[chorus.Key, list[Run]] = {}
-            for query in self.known.loners():
-                run = self._run(query) if query.id in running else None
-                key = None if run is None else chorus.key_of(run, self.answers.most_here)
-                if run is not None and key is not None:
-                    choirs.setdefault(key, []).append(run)
-            made = [self._step_choir(runs) for runs in choirs.values() if len(runs) > 1]
+            made = []
+            for choir, key_of in ((self.chorus, chorus.key_of), (self.joining, joining.key_of)):
+                alike: dict[object, list[Run]] = {}
+                for query in self.known.loners():
+                    run = self._run(query) if query.id in running else None
+                    key = None if run is None else key_of(run, self.answers.most_here)
+                    if run is not None and key is not None:
+                        alike.setdefault(key, []).append(run)
+                made += [self._step_choir(choir, runs) for runs in alike.values() if len(runs) > 1]
         if any(m is not None for m in made):
             self.board.tell()
         return made
 
-    def _step_choir(self, runs: list[Run]) -> int | None:
+    def _step_choir(self, choir: chorus.Chorus | joining.Joining, runs: list[Run]) -> int | None:
         look = self._stepper.look(runs[0].place)
         if look is None or not any(self._stepper.has_work(run, look) for run in runs):
             return None
+        before = positions(runs[0])
         try:
             with self._lake.catalog.pinned(look.snapshot.id), self.answers.at(look.reader):
-                return sum(self.chorus.step(runs, look))
+                made = sum(choir.step(runs, look))
+            # Where nothing has moved there is no use in trying again.
+            return None if not made and positions(runs[0]) == before else made
         except BaseException as error:
             # What is stored counts.
             for run in runs:

@@ -162,9 +162,9 @@ class Stepper:
             return None
         waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
         with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
-            started, before = self._timer(), _positions(run)
+            started, before = self._timer(), positions(run)
             made = self._step(run, look)
-        if not made and _positions(run) == before:
+        if not made and positions(run) == before:
             # Nothing has moved, so there is no use in trying again.
             return None
         run.rows_waited += waiting
@@ -341,7 +341,7 @@ class Stepper:
             rows = self._answers.derivations(plan, due, feed, seen, step.place, types)
             for at, found in zip(due, rows, strict=True):
                 if found.num_rows:
-                    step.deliveries.append((at, self._shaped(run, emitting.in_order(found, plan.deltas))))
+                    step.deliveries.append((at, self.shaped(run, emitting.in_order(found, plan.deltas))))
             return
         self.deliver(run, step, due, self._answers.answers(plan, plan.whole, due, feed, types), plan.whole)
 
@@ -395,7 +395,7 @@ class Stepper:
         last = run.answer if step.answer is None else step.answer
         for at, found in zip(due, rows, strict=True):
             ordered = found if answering is None else emitting.in_order(found, answering)
-            answer = self._shaped(run, ordered)
+            answer = self.shaped(run, ordered)
             emitted = answer
             if run.plan.emit == "NEW":
                 emitted = emitting.new_rows(answer, last)
@@ -406,7 +406,7 @@ class Stepper:
         step.answer = last
 
     @staticmethod
-    def _shaped(run: Run, rows: pa.Table) -> pa.Table:
+    def shaped(run: Run, rows: pa.Table) -> pa.Table:
         """The query's own columns under their own names."""
         schema = run.query.schema.arrow
         own = rows.select(list(range(len(schema))))
@@ -426,7 +426,7 @@ class Stepper:
         edges = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), rows.num_rows]
         for low, high in pairwise(edges):
             at = int(times[low])
-            step.deliveries.append((Instant(at, at), self._shaped(run, rows.slice(low, high - low))))
+            step.deliveries.append((Instant(at, at), self.shaped(run, rows.slice(low, high - low))))
 
     def _change_plan(self, run: Run, look: Look) -> set[int]:
         """Go over to the plan that is wanted, if it is another one; returns the states to be stored anew."""
@@ -498,7 +498,7 @@ def _refilled(new: AnyState, old: Panes | Piles | None) -> AnyState:
     return new
 
 
-def _positions(run: Run) -> list[tuple[int, int | None]]:
+def positions(run: Run) -> list[tuple[int, int | None]]:
     return [(seen.position, seen.advanced_to) for seen in run.place.streams.values()]
 
 

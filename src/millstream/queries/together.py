@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from millstream.queries.known import Known
     from millstream.queries.place import Place
     from millstream.queries.running import Stepper
+    from millstream.schedule.eddy import Policy
     from millstream.schema import Schema
     from millstream.storage.lake import Lake
 
@@ -58,7 +59,11 @@ class Together:
         """How the order of operators is chosen from now on."""
         self._policy = name
         for group in self._groups.values():
-            group.policy = POLICIES[name]()
+            group.policy = self.new_policy()
+
+    def new_policy(self) -> Policy:
+        """A policy of the kind that is wanted, which has learnt nothing yet."""
+        return POLICIES[self._policy]()
 
     def streams(self) -> list[int]:
         """The streams that groups are on."""
@@ -97,7 +102,7 @@ class Together:
         known = self._groups.get(stream_id)
         if known is None:
             stream = self._lake.catalog.table(stream_id)
-            known = None if stream is None else load(self._lake.catalog, stream, POLICIES[self._policy]())
+            known = None if stream is None else load(self._lake.catalog, stream, self.new_policy())
             if known is None:
                 return None
             self._groups[stream_id] = known
