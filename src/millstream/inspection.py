@@ -56,7 +56,7 @@ class Inspection:
         if what is st.ShowWhat.QUERIES:
             return describe.queries(self._queries.listing.listed())
         if what is st.ShowWhat.EDDY:
-            return describe.eddy(self._queries.listing.eddy())
+            return describe.eddy(self._queries.company.eddy())
         if what is st.ShowWhat.STREAMING_VIEWS:
             return describe.streaming_views(engine.lake, engine.reader(), self._queries.listing.listed())
         if what is st.ShowWhat.CREATE and statement.of is not None:
@@ -109,7 +109,7 @@ class Inspection:
         if statement.mode is st.ExplainMode.INCREMENTAL:
             return self._incremental(statement)
         if statement.mode is st.ExplainMode.SHARED and statement.name is not None:
-            return self._queries.listing.shared(self._queries.known.find(statement.name))
+            return self._queries.company.explained(self._queries.known.find(statement.name))
         if statement.query is None and statement.name is not None and statement.mode is None:
             return self._queries.listing.explained(self._queries.known.find(statement.name))
         if statement.query is None or statement.mode is st.ExplainMode.SHARED:

@@ -234,3 +234,44 @@ def test_a_stem_gives_what_is_equal_and_null_is_equal_to_nothing() -> None:
     probing, rows = two.probe("w", one.keys("w"))
     found = sorted((int(one.ids[p]), int(two.ids[r])) for p, r in zip(probing, rows, strict=True))
     assert found == [(0, 3), (0, 4), (2, 0), (3, 3), (3, 4)]
+
+
+def lines(db: Database, text: str) -> list[str]:
+    return [str(row[0]) for row in db.sql(text).fetchall()]
+
+
+def test_explain_shared_tells_of_panes_and_of_stems(db: Database) -> None:
+    create(db, ("r", "s"))
+    for number, step in enumerate((2, 3)):
+        db.sql(
+            f"CREATE CONTINUOUS QUERY p{number} AS SELECT sum(a) AS x FROM s [INTERVAL 9] SAMPLE INTERVAL {step}"
+        )
+        db.sql(
+            f"CREATE CONTINUOUS QUERY j{number} AS SELECT x.a FROM r [INTERVAL {step}] x JOIN s [INTERVAL 4] y"
+            " ON x.k = y.k WHERE y.a > 3 EMIT NEW"
+        )
+    for stream in ("r", "s"):
+        db.insert(stream, [(1, "a", 5, 1, 0), (2, "a", 2, 1, 1)])
+    db.drain()
+    for stream in ("r", "s"):
+        db.insert(stream, [(1, "a", 5, 1, 9)])
+    db.drain()
+    panes = lines(db, "EXPLAIN SHARED p0")
+    assert panes[:3] == [
+        "Continuous query p0",
+        "Panes on s, cut for 2 kinds of window",
+        "Shared with 1 other query: one commit for each basket, 1 pass over its rows",
+    ]
+    assert panes[3].startswith("  with 1 other query: SELECT")
+    join = lines(db, "EXPLAIN SHARED j1")
+    assert join[:5] == [
+        "Continuous query j1",
+        "Join: r.k = s.k",
+        "Selection on r: every row",
+        "Selection on s: a > 3",
+        "Shared with 1 other query: one SteM for each stream, one commit for each basket",
+    ]
+    assert {line.split(":")[0][5:] for line in join[5:7]} == {"SteM of r on k", "SteM of s on k"}
+    assert join[7].startswith("  s: grouped filter on a: 2 terms")
+    shown = {(row[0], row[1]) for row in db.sql("SHOW EDDY").fetchall()}
+    assert shown == {("r, s", "SteM of r on k"), ("r, s", "SteM of s on k"), ("s", "grouped filter on a")}

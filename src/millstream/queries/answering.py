@@ -108,6 +108,8 @@ class Answers:
         self.catch_up: Callable[[Sequence[str]], None] = lambda _: None
         """Brings the continuous views among some names up to date."""
         self._reader: Reader | None = None
+        self.merges_here = True
+        """Whether the driver merges the states that Arrow can merge, whatever the executor; else Spark does."""
 
     def reader(self, tables: Sequence[str] = ()) -> Reader:
         """What sees the database as it is now, with these of its views up to date."""

@@ -19,6 +19,7 @@ from millstream.plan import define
 from millstream.plan.standing import Sampling
 from millstream.queries import assigning, chorus, joining, tuning
 from millstream.queries.answering import Answers
+from millstream.queries.company import Company
 from millstream.queries.handing import Handing, delivered_columns
 from millstream.queries.known import FEED, INSERT, Known, may_share
 from millstream.queries.listing import Listing
@@ -72,7 +73,8 @@ class ContinuousQueries:
         self.together = Together(lake, self.known, self.answers, spark, self._stepper)
         self.joining = joining.Joining(lake, self.answers, self._stepper, self.together.new_policy)
         self.handing = Handing(lake, self.known, self.together, self.board, lambda: self._is_closed)
-        self.listing = Listing(lake, self.known, self.together, self._runs)
+        self.company = Company(lake, self.known, self.together, self.joining, self.answers, self._runs)
+        self.listing = Listing(lake, self.known, self.together, self._runs, self.company)
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
         lake.on_removal(self.settle)

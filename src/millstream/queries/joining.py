@@ -301,7 +301,7 @@ class Joining:
         family.order = []
         while left:
             ready = {
-                self._probe_name(family, e, found.places): e for e in family.equalities if _leads(e, found.places)
+                _probe_name(*_other_side(e, found.places)): e for e in family.equalities if _leads(e, found.places)
             }
             name = family.policy.choose(sorted(ready))
             family.order.append(name)
@@ -312,15 +312,6 @@ class Joining:
             family.policy.observe(name, len(family.runs), taken, min(taken, len(found)))
             left.discard(reached)
         return found
-
-    @staticmethod
-    def _probe_name(family: Family, equality: Equality, places: Mapping[int, Numbers]) -> str:
-        leaf, column = (
-            (equality.right, equality.right_column)
-            if equality.left in places
-            else (equality.left, equality.left_column)
-        )
-        return f"{family.streams[leaf]}.{column} as {leaf}"
 
     def _probed(self, family: Family, found: Found, equality: Equality) -> tuple[Found, int]:
         """What a SteM adds to combinations of rows, and the leaf that it stands for."""
@@ -473,9 +464,33 @@ class Joining:
         return found
 
 
+def probes(family: Family) -> list[str]:
+    """The names of all probes that a family may make."""
+    sides = {(e.left, e.left_column) for e in family.equalities}
+    sides |= {(e.right, e.right_column) for e in family.equalities}
+    return [_probe_name(*side) for side in sorted(sides)]
+
+
+def probed(name: str) -> tuple[int, str]:
+    """The leaf that a probe leads to, and the column that it asks."""
+    leaf, column = name.split(".", 1)
+    return int(leaf), column
+
+
+def _probe_name(leaf: int, column: str) -> str:
+    return f"{leaf}.{column}"
+
+
 def _leads(equality: Equality, places: Mapping[int, Numbers]) -> bool:
     """Whether an equality leads from leaves that were reached to one that was not."""
     return (equality.left in places) != (equality.right in places)
+
+
+def _other_side(equality: Equality, places: Mapping[int, Numbers]) -> tuple[int, str]:
+    """The leaf that an equality leads to, and its column."""
+    if equality.left in places:
+        return equality.right, equality.right_column
+    return equality.left, equality.left_column
 
 
 def _late(runs: Sequence[Run]) -> dict[int, list[tuple[int, int]]]:

@@ -1,17 +1,15 @@
-"""Continuous queries for people: SHOW QUERIES, DESCRIBE, SHOW CREATE, EXPLAIN, EXPLAIN SHARED, SHOW EDDY."""
+"""Continuous queries for people: SHOW QUERIES, DESCRIBE, SHOW CREATE, EXPLAIN; `company` has EXPLAIN SHARED."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millstream.catalog import queries
-from millstream.deliver.render import counted
 from millstream.plan import describe
 from millstream.plan.standing import explained
 from millstream.queries.known import may_share, shown_name
 from millstream.queries.place import Place
-from millstream.schedule.eddy import Tickets
 from millstream.schema import ObjectKind, quote_if_needed
 
 if TYPE_CHECKING:
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.queries import Standing
     from millstream.catalog.records import TableInfo
-    from millstream.plan.standing import QueryPlan
-    from millstream.queries.groups import Group
+    from millstream.queries.company import Company
     from millstream.queries.known import Known
     from millstream.queries.run import Run
     from millstream.queries.together import Together
@@ -37,6 +34,7 @@ class Listing:
     known: Known
     together: Together
     runs: Mapping[int, Run]
+    company: Company
 
     def listed(self) -> list[Listed]:
         """For SHOW QUERIES: name, kind, status, streams, rows behind, last instant, deliveries, bytes, query."""
@@ -84,15 +82,8 @@ class Listing:
             ("deliveries", str(row[6])),
             ("state", f"{row[7]} bytes"),
             ("read at each instant", ", ".join(plan.tables) or "nothing"),
-            ("shared", self._shared(query)),
+            ("shared", self.company.of(query)),
         ]
-
-    def _shared(self, query: TableInfo) -> str:
-        plan = self.known.plan_of(query)
-        group = self.together.group(plan.streams[0]) if may_share(query, plan) else None
-        if group is None or query.id not in group.plans:
-            return "no"
-        return _company(group)
 
     def written(self, query: TableInfo) -> str:
         """For SHOW CREATE: the statement that would make a query again, with what it feeds."""
@@ -118,72 +109,6 @@ class Listing:
         is_split = stored is not None and Place.from_json(stored.place).is_split
         text = explained(shown_name(query), self.known.plan_of(query), is_split=is_split)
         return text if run is None else "\n".join([text, *_figures(run)])
-
-    # What is shared
-
-    def shared(self, query: TableInfo) -> str:
-        """For EXPLAIN SHARED: what a query asks in the form that it shares, with whom, and in which order."""
-        plan = self.known.plan_of(query)
-        lines = [f"Continuous query {shown_name(query)}"]
-        if plan.shared is None or not may_share(query, plan):
-            own = "it feeds a table" if plan.is_selection else "it is answered from its windows"
-            why = plan.alone or own
-            return "\n".join([*lines, f"Alone: {why}"])
-        stream = self.lake.catalog.table(plan.streams[0])
-        of = "?" if stream is None else stream.name
-        lines += [f"Selection on {of}: {term}" for term in _terms(plan)]
-        if plan.shared.test is not None:
-            lines.append(f"Then tested, one text for all who ask it: {plan.shared.test}")
-        lines += [f"Expression: {text}" for text in plan.shared.texts]
-        group = self.together.group(plan.streams[0])
-        if group is None or query.id not in group.plans:
-            return "\n".join([*lines, "Alone for now: it is paused, has failed, or catches up"])
-        lines.append(f"Shared {_company(group)}: one pass and one block for each basket")
-        operators = self._operators(group)
-        for place, (name, terms, tickets, passes) in enumerate(operators, start=1):
-            figures = f"{counted(terms, 'term')}, tickets {tickets:.1f}, passes {passes}"
-            lines.append(f"  {place}. grouped filter on {name}: {figures}")
-        return "\n".join(lines)
-
-    def eddy(self) -> list[tuple[str, str, str, int, int, float, float | None]]:
-        """For SHOW EDDY: stream, operator, policy, place in the order, terms, tickets, selectivity."""
-        found = []
-        for stream_id in self.together.streams():
-            group, stream = self.together.group(stream_id), self.lake.catalog.table(stream_id)
-            if group is None or stream is None:
-                continue
-            for place, (name, terms, tickets, _) in enumerate(self._operators(group), start=1):
-                selectivity = group.policy.selectivity.get(name) if isinstance(group.policy, Tickets) else None
-                operator = f"grouped filter on {name}"
-                found.append((stream.name, operator, self.together.policy, place, terms, tickets, selectivity))
-        return found
-
-    @staticmethod
-    def _operators(group: Group) -> list[tuple[str, int, float, str]]:
-        """Name, terms, tickets and share of rows that pass, in the order of the last basket."""
-        matcher, policy = group.selections.ready(), group.policy
-        order = [*(o for o in group.order if o in matcher.filters)]
-        order += [o for o in matcher.operators if o not in order]
-        found = []
-        for name in order:
-            tickets = policy.tickets.get(name, 0.0) if isinstance(policy, Tickets) else 0.0
-            share = policy.selectivity.get(name) if isinstance(policy, Tickets) else None
-            passes = "unknown" if share is None else f"{share:.1%}"
-            found.append((name, len(matcher.filters[name].terms), tickets, passes))
-        return found
-
-
-def _company(group: Group) -> str:
-    others = len(group.plans) - 1
-    if not others:
-        return "with nobody yet"
-    return "with 1 other query" if others == 1 else f"with {others:,} other queries"
-
-
-def _terms(plan: QueryPlan) -> list[str]:
-    assert plan.shared is not None
-    terms = plan.shared.leaves[0].selection.terms
-    return [str(replace(term, rest=())) for term in terms] or ["no row"]
 
 
 def _figures(run: Run) -> list[str]:

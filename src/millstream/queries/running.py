@@ -366,7 +366,7 @@ class Stepper:
     def merged_here(self, run: Run, number: int, due: Sequence[Instant]) -> pa.Table | None:
         """The groups of each instant, merged in the driver; None if it cannot, or shall not."""
         part, state = run.plan.parts[number], run.states.get(number)
-        if not self._answers.most_here or not can_merge(part) or number in run.unmergeable:
+        if not self._answers.merges_here or not can_merge(part) or number in run.unmergeable:
             return None
         if not isinstance(state, Panes):
             run.states[number] = state = _refilled(Panes(part, run.schemas[number]), state)

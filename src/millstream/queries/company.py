@@ -1,0 +1,232 @@
+"""Who shares what with whom, for people: EXPLAIN SHARED, SHOW EDDY, and a line of DESCRIBE.
+
+Selections share grouped filters, joins of windows share these and SteMs, aggregates over windows share passes and
+panes. What keeps a query from all of that is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from millstream.deliver.render import counted
+from millstream.queries import chorus, joining
+from millstream.queries.known import may_share, shown_name
+from millstream.schedule.eddy import Tickets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from millstream.catalog.records import TableInfo
+    from millstream.execute.shared.selections import Selections
+    from millstream.plan.selection import Selection
+    from millstream.plan.sharing import Shared
+    from millstream.plan.standing import QueryPlan
+    from millstream.queries.answering import Answers
+    from millstream.queries.joining import Family, Joining
+    from millstream.queries.known import Known
+    from millstream.queries.run import Run
+    from millstream.queries.together import Together
+    from millstream.schedule.eddy import Policy
+    from millstream.storage.lake import Lake
+
+    Shown = tuple[str, str, str, int, int, float, float | None]
+
+NOBODY = "with nobody yet"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What a policy chooses among: its name, how many terms or queries it serves, and what was learnt of it."""
+
+    name: str
+    serves: str
+    number: int
+    tickets: float
+    selectivity: float | None
+
+    def __str__(self) -> str:
+        passes = "unknown" if self.selectivity is None else f"{self.selectivity:.1%}"
+        return f"{self.name}: {counted(self.number, self.serves)}, tickets {self.tickets:.1f}, passes {passes}"
+
+
+@dataclass
+class Company:
+    """See the module's contract; `runs` are the queries that have been stepped since the database was opened."""
+
+    lake: Lake
+    known: Known
+    together: Together
+    joining: Joining
+    answers: Answers
+    runs: Mapping[int, Run]
+
+    # One query
+
+    def of(self, query: TableInfo) -> str:
+        """For DESCRIBE: with how many others a query is answered; `no` if it is alone."""
+        plan = self.known.plan_of(query)
+        group = self.together.group(plan.streams[0]) if may_share(query, plan) else None
+        if group is not None and query.id in group.plans:
+            return _others(len(group.plans))
+        family = self._family(query)
+        if family is not None:
+            return _others(len(family.runs))
+        choir = self._choir(query)
+        return _others(len(choir)) if choir else "no"
+
+    def explained(self, query: TableInfo) -> str:
+        """For EXPLAIN SHARED: what a query asks in the form that it shares, with whom, and in which order."""
+        plan, first = self.known.plan_of(query), f"Continuous query {shown_name(query)}"
+        if plan.shared is not None and may_share(query, plan):
+            return "\n".join([first, *self._selection(query, plan, plan.shared)])
+        if plan.shared is not None and len(plan.shared.leaves) > 1:
+            return "\n".join([first, *self._join(query, plan, plan.shared)])
+        return "\n".join([first, *self._windows(query, plan)])
+
+    def _selection(self, query: TableInfo, plan: QueryPlan, shared: Shared) -> Iterator[str]:
+        yield from self._asked(plan, shared)
+        group = self.together.group(plan.streams[0])
+        if group is None or query.id not in group.plans:
+            yield "Alone for now: it is paused, has failed, or catches up"
+            return
+        yield f"Shared {_others(len(group.plans))}: one pass and one block for each basket"
+        yield from _numbered(_filters(group.selections, group.policy, group.order))
+
+    def _join(self, query: TableInfo, plan: QueryPlan, shared: Shared) -> Iterator[str]:
+        names = self._leaves([plan.windows[leaf.window].stream for leaf in shared.leaves])
+        yield from (
+            f"Join: {names[e.left]}.{e.left_column} = {names[e.right]}.{e.right_column}" for e in shared.equalities
+        )
+        yield from self._asked(plan, shared)
+        family = self._family(query)
+        if family is None:
+            yield "Alone: " + (plan.alone or "it has not been stepped together with others yet")
+            return
+        yield f"Shared {_others(len(family.runs))}: one SteM for each stream, one commit for each basket"
+        yield from _numbered(self._probes(family))
+        for leaf, name in enumerate(names):
+            for operator in _filters(family.selections[leaf], family.filters[leaf], ()):
+                yield f"  {name}: {operator}"
+
+    def _windows(self, query: TableInfo, plan: QueryPlan) -> Iterator[str]:
+        choir = self._choir(query)
+        if not choir:
+            yield "Alone: " + (
+                plan.alone or ("it feeds a table" if plan.is_selection else "it is answered from its windows")
+            )
+            return
+        stream = self._name(plan.streams[0])
+        texts = Counter(chorus.by_pane(part).fragment for run in choir for part in run.plan.parts)
+        shapes = len({(run.plan.windows[0], run.plan.sample) for run in choir})
+        yield f"Panes on {stream}, cut for {counted(shapes, 'kind')} of window"
+        yield f"Shared {_others(len(choir))}: one commit for each basket, {_passes(len(texts))} over its rows"
+        for part in plan.parts:
+            yield f"  {_others(texts[chorus.by_pane(part).fragment])}: {chorus.by_pane(part).fragment}"
+
+    def _asked(self, plan: QueryPlan, shared: Shared) -> Iterator[str]:
+        names = self._leaves([plan.windows[leaf.window].stream for leaf in shared.leaves])
+        for name, leaf in zip(names, shared.leaves, strict=True):
+            yield from (f"Selection on {name}: {term}" for term in _terms(leaf.selection))
+        if shared.test is not None:
+            yield f"Then tested, one text for all who ask it: {shared.test}"
+        yield from (f"Expression: {text}" for text in shared.texts)
+
+    # All of them
+
+    def eddy(self) -> list[Shown]:
+        """For SHOW EDDY: stream, operator, policy, place in the order, terms, tickets, selectivity."""
+        found = []
+        for stream_id in self.together.streams():
+            group, name = self.together.group(stream_id), self._name(stream_id)
+            if group is not None:
+                found += self._shown(name, _filters(group.selections, group.policy, group.order))
+        for family in self.joining.families.values():
+            names = self._leaves(family.streams)
+            found += self._shown(", ".join(names), self._probes(family))
+            for leaf, name in enumerate(names):
+                found += self._shown(name, _filters(family.selections[leaf], family.filters[leaf], ()))
+        return found
+
+    def _shown(self, stream: str, operators: Sequence[Operator]) -> list[Shown]:
+        policy = self.together.policy
+        return [
+            (stream, o.name, policy, place, o.number, o.tickets, o.selectivity)
+            for place, o in enumerate(operators, start=1)
+        ]
+
+    # Who is there
+
+    def _family(self, query: TableInfo) -> Family | None:
+        return next((f for f in self.joining.families.values() if query.id in f.queries), None)
+
+    def _choir(self, query: TableInfo) -> list[Run]:
+        """Those over windows of the same stream that are stepped together when they are in the same place."""
+        run = self.runs.get(query.id)
+        if run is None or not self._sings(run):
+            return []
+        return [r for r in self.runs.values() if r.plan.streams == run.plan.streams and self._sings(r)]
+
+    def _sings(self, run: Run) -> bool:
+        return chorus.key_of(run, self.answers.most_here) is not None
+
+    def _probes(self, family: Family) -> list[Operator]:
+        """The SteMs that a family probes, in the order of the last basket, then those that were not needed."""
+        names = self._leaves(family.streams)
+        known = dict.fromkeys([*family.order, *joining.probes(family)])
+        made = []
+        for name in known:
+            leaf, column = joining.probed(name)
+            tickets, share = _learnt(family.policy, name)
+            made.append(Operator(f"SteM of {names[leaf]} on {column}", "query", len(family.runs), tickets, share))
+        return made
+
+    def _leaves(self, streams: Sequence[int]) -> list[str]:
+        """Streams by name; those that are there again with a number."""
+        seen, made = Counter[int](), []
+        for stream in streams:
+            seen[stream] += 1
+            name = self._name(stream)
+            made.append(name if seen[stream] == 1 else f"{name} ({seen[stream]})")
+        return made
+
+    def _name(self, stream_id: int) -> str:
+        stream = self.lake.catalog.table(stream_id)
+        return "?" if stream is None else stream.name
+
+
+def _numbered(operators: Sequence[Operator]) -> Iterator[str]:
+    yield from (f"  {place}. {operator}" for place, operator in enumerate(operators, start=1))
+
+
+def _others(all_of_them: int) -> str:
+    others = all_of_them - 1
+    if not others:
+        return NOBODY
+    return "with 1 other query" if others == 1 else f"with {others:,} other queries"
+
+
+def _passes(number: int) -> str:
+    return "1 pass" if number == 1 else f"{number:,} passes"
+
+
+def _filters(selections: Selections, policy: Policy, last: Sequence[str]) -> list[Operator]:
+    """Grouped filters, in the order of the last basket."""
+    matcher = selections.ready()
+    order = [o for o in last if o in matcher.filters]
+    order += [o for o in matcher.operators if o not in order]
+    return [
+        Operator(f"grouped filter on {name}", "term", len(matcher.filters[name].terms), *_learnt(policy, name))
+        for name in order
+    ]
+
+
+def _learnt(policy: Policy, name: str) -> tuple[float, float | None]:
+    if not isinstance(policy, Tickets):
+        return 0.0, None
+    return policy.tickets.get(name, 0.0), policy.selectivity.get(name)
+
+
+def _terms(selection: Selection) -> list[str]:
+    return [str(replace(term, rest=())) for term in selection.terms] or ["no row"]
