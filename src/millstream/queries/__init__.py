@@ -1,6 +1,10 @@
 """Continuous queries: made, fed, answered, delivered.
 
 front       the engine's door
+known       all queries of a database, by id, name and stream
+listing     queries for people: SHOW QUERIES, DESCRIBE, EXPLAIN
+company     who shares what with whom, for people: EXPLAIN SHARED, SHOW EDDY
+handing     deliveries for those who read and subscribe
 making      CREATE: windows, sample and plan; what is wrong with them
 place       how far a query is: positions, instants, counters; goes into the catalogue
 run         a query in force, and what one step of it makes
@@ -20,4 +24,16 @@ tuning      how many chunks, and which plan: from measured costs
 emitting    what is delivered of an answer
 assigning   the rows of a standing insert as its table has them
 storing     what a step leaves behind, in one commit
+
+What queries share:
+
+together    the groups of a database: stepped, joined, left
+groups      selections on one stream that are answered together
+sharing     one step of a group: filters, tests, expressions, one block, one commit
+matching    a basket through grouped filters, here or in Spark's tasks
+evaluating  tests and expressions of many queries in one job
+blocks      deliveries to many queries, with each row once
+chorus      aggregates over windows of one stream, stepped together
+joining     joins of windows of the same streams, stepped together
+wording     plain selections planned without asking Spark
 """
