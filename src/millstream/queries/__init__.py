@@ -35,5 +35,5 @@ evaluating  tests and expressions of many queries in one job
 blocks      deliveries to many queries, with each row once
 chorus      aggregates over windows of one stream, stepped together
 joining     joins of windows of the same streams, stepped together
-wording     plain selections planned without asking Spark
+wording     a query's own words as Spark understands them, and the way back
 """
