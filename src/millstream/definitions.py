@@ -105,8 +105,8 @@ class Definitions:
     @run.register
     def _create_query(self, statement: st.CreateContinuousQuery, _: Any) -> str:
         self.check_no_transaction("CREATE CONTINUOUS QUERY")
-        self._engine.queries.create(statement)
-        return "CREATE CONTINUOUS QUERY"
+        warning = self._engine.queries.create(statement)
+        return "\n".join(["CREATE CONTINUOUS QUERY", *([f"Warning: {warning}"] if warning else [])])
 
     @run.register
     def _create_streaming_view(self, statement: st.CreateStreamingView, _: Any) -> str:
@@ -166,8 +166,8 @@ class Definitions:
 
     def _with_feeds(self, gone: list[TableInfo]) -> list[TableInfo]:
         """What goes, with the queries that feed it, before what they write to."""
-        queries = self._engine.queries
-        feeds = [q for q in queries.known.every() if q.standing and q.standing.target in {t.id for t in gone}]
+        known = self._engine.queries.known
+        feeds = [q for t in gone for q in known.feeds_of(t.id)]
         return list({t.id: t for t in (*feeds, *gone)}.values())
 
     def _readers(self, table: TableInfo, statement: st.Drop) -> list[TableInfo]:

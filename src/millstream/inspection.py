@@ -57,6 +57,8 @@ class Inspection:
             return describe.queries(self._queries.listing.listed())
         if what is st.ShowWhat.EDDY:
             return describe.eddy(self._queries.company.eddy())
+        if what is st.ShowWhat.JOINS:
+            return describe.joins(self._queries.company.joins())
         if what is st.ShowWhat.STREAMING_VIEWS:
             return describe.streaming_views(engine.lake, engine.reader(), self._queries.listing.listed())
         if what is st.ShowWhat.CREATE and statement.of is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from millstream.errors import Condition, StatementError, did_you_mean
 from millstream.queries.front import INCREMENTAL as CHOICES
+from millstream.schedule import join_policies
 from millstream.schedule.eddy import POLICIES
 from millstream.views.keeping import EXECUTORS
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from millstream.views.keeping import Keeper
 
 USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS = "use_indexes", "executor", "incremental", "chunks"
-EDDY = "eddy"
+EDDY, JOIN_POLICY = "eddy", "join_policy"
 MOST_CHUNKS = 1_024
 SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
-NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS, EDDY)
+NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS, EDDY, JOIN_POLICY)
 
 
 class Settings:
@@ -44,7 +45,9 @@ class Settings:
             case "incremental":
                 self._queries.incremental = self._chosen(name, said, CHOICES)
             case "eddy":
-                self._queries.together.policy = self._chosen(name, said, tuple(POLICIES))
+                self._queries.eddy = self._chosen(name, said, tuple(POLICIES))
+            case "join_policy":
+                self._queries.scheduled.policy = self._chosen(name, said, tuple(join_policies.POLICIES))
             case "chunks":
                 self._queries.chunks = self._number(name, said)
             case _:
@@ -88,9 +91,10 @@ class Settings:
         """Every setting and its value."""
         return [
             (CHUNKS, "auto" if self._queries.chunks is None else str(self._queries.chunks)),
-            (EDDY, self._queries.together.policy),
+            (EDDY, self._queries.eddy),
             (EXECUTOR, self._keeper.executor),
             (INCREMENTAL, self._queries.incremental),
+            (JOIN_POLICY, self._queries.scheduled.policy),
             (USE_INDEXES, "on" if self._lake.chooser.enabled else "off"),
         ]
 

@@ -11,7 +11,7 @@ import pytest
 import millstream
 from millstream.errors import Condition, MillstreamError, StatementError
 from millstream.plan.standing import QueryPlan
-from millstream.queries import answering, blocks, front, here, making
+from millstream.queries import answering, blocks, front, here, making, storing
 from tests.slt.spark import jobs
 
 if TYPE_CHECKING:
@@ -337,6 +337,7 @@ def test_a_reader_of_a_query_that_is_dropped_is_told_why_it_ends(s: Database) ->
 def test_the_last_delivery_of_each_query_outlives_its_block(s: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "KEPT_BLOCKS", 4)
     monkeypatch.setattr(blocks, "SLACK", 2)
+    monkeypatch.setattr(storing, "KEPT_DELIVERIES", 5)
     for number in range(3):
         s.sql(f"CREATE CONTINUOUS QUERY q{number} AS SELECT a, t FROM s WHERE a % 3 = {number} OR a = {number}")
     s.sql("CREATE CONTINUOUS QUERY seldom AS SELECT a, t FROM s WHERE b = 7")

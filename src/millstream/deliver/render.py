@@ -101,8 +101,11 @@ def printable(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 row`, `1,000 rows`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """`1 row`, `1,000 rows`, `2 queries`."""
+    if number == 1:
+        return f"1 {noun}"
+    is_ies = noun.endswith("y") and noun[-2] not in "aeiou"
+    return f"{number:,} {noun[:-1]}ies" if is_ies else f"{number:,} {noun}s"
 
 
 # Values: from Arrow to what JSON knows, with decimals kept as they are.

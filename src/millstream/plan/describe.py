@@ -119,6 +119,16 @@ def eddy(operators: Sequence[tuple[Any, ...]]) -> pa.Table:
     return rows(columns, operators)
 
 
+def joins(listed: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """SHOW JOINS: the queries of joins that are scheduled, how long their results take, and what that takes."""
+    columns = {
+        "join": TEXT, "policy": TEXT, "query": TEXT, "window": TEXT, "results": NUMBER,
+        "average": pa.float64(), "p95": pa.float64(), "longest": pa.float64(),
+        "buffer_rows": NUMBER, "buffer_bytes": NUMBER, "extra_bytes": NUMBER, "most_extra_bytes": NUMBER,
+    }  # fmt: skip
+    return rows(columns, listed)
+
+
 def streaming_views(lake: Lake, source: Source, listed: Sequence[tuple[Any, ...]]) -> pa.Table:
     """SHOW STREAMING VIEWS: how their queries are doing, and what their tables keep."""
     tables = source.tables(source.snapshot())

@@ -230,6 +230,11 @@ class QueryPlan:
         return self.deltas is not None
 
     @property
+    def is_nested(self) -> bool:
+        """Whether it joins streams by nested loops: nothing is to be equal."""
+        return self.shared is not None and len(self.shared.leaves) > 1 and not self.shared.equalities
+
+    @property
     def is_early(self) -> bool:
         """Whether it delivers what it has as soon as the watermark reaches it.
 

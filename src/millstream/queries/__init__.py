@@ -35,5 +35,11 @@ evaluating  tests and expressions of many queries in one job
 blocks      deliveries to many queries, with each row once
 chorus      aggregates over windows of one stream, stepped together
 joining     joins of windows of the same streams, stepped together
+combining   what one query makes of combinations of rows that others have found
+scheduled   joins of two streams with large windows: turns begun, slices joined, results released
+turns       where a scheduled join is in its streams, and the turns that it has begun
+slices      a batch of new rows joined with a slice of the other stream
+slicing     slices in the driver or in Spark's tasks, and the files that they need
+response    how long results take, in a few numbers a query
 wording     a query's own words as Spark understands them, and the way back
 """

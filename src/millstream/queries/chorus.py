@@ -12,6 +12,7 @@ Every query keeps its own place and state, and can be stepped alone at any time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,11 +23,10 @@ from millstream.execute.passes import renamed_source
 from millstream.plan.incremental import merged_name, stream_name
 from millstream.plan.standing import ENTER, LEAVE, N, Sampling, WindowKind
 from millstream.queries import here, instants, tasks
-from millstream.queries.answering import Feed
+from millstream.queries.answering import Feed, apart
 from millstream.queries.panes import can_merge
-from millstream.queries.place import Place
 from millstream.queries.run import Run, Step
-from millstream.queries.running import MOST_INSTANTS, Stepper, keep
+from millstream.queries.running import MOST_INSTANTS, Stepper, keep, numbered
 from millstream.queries.tasks import Large, with_marks
 from millstream.queries.windows import HELD, Marking
 from millstream.rewrite.panes import E, U
@@ -34,7 +34,7 @@ from millstream.storage.watermark import times_of
 from millstream.views import merging
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -49,11 +49,12 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Key = tuple[int | None, ...]
+    Shape = tuple[Window, Sample]
 
 PANE, P = "__ms_p", "p"
 """The number of a fine pane: of a row, and as a key of partial results."""
-MOST_EDGES = 65_536
-"""So many places to cut a basket at are found at most; finer ones are not worth it."""
+MOST_TOGETHER = 4_096
+"""So many instants of queries that are alike are answered by one run of their text."""
 
 
 class AloneError(Exception):
@@ -127,12 +128,34 @@ def _edges(window: Window, sample: Sample, low: int, high: int) -> Numbers:
     found = []
     for length in lengths:
         first = low + -(low - sample.offset + length) % sample.step
-        if (high - first) // sample.step > MOST_EDGES:
-            raise AloneError
         found.append(np.arange(first, high + 1, sample.step, dtype=np.int64))
     if window.kind is WindowKind.LANDMARK and window.length:
         found.append(np.arange(low - low % window.length, high + 1, window.length, dtype=np.int64))
     return np.concatenate(found)
+
+
+def _is_too_fine(run: Run, found: Arrived) -> bool:
+    """Whether a query would have a basket cut at too many places, or answered at too many instants at once."""
+    if not len(found.times):
+        return False
+    window, step = run.plan.windows[0], run.plan.sample.step
+    if window.kind is WindowKind.LANDMARK and window.length:
+        step = min(step, window.length)
+    low = int(found.times.min()) if run.place.next is None else min(int(found.times.min()), run.place.next)
+    return (int(found.times.max()) - low) // step > MOST_INSTANTS
+
+
+def _portions(numbers: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Neighbours of not too many instants together."""
+    some, total = list[int](), 0
+    for number, size in zip(numbers, sizes, strict=True):
+        if some and total + size > MOST_TOGETHER:
+            yield some
+            some, total = [], 0
+        some.append(number)
+        total += size
+    if some:
+        yield some
 
 
 class Chorus:
@@ -148,17 +171,35 @@ class Chorus:
         """One step of queries that agree in `key_of`; the number of deliveries of each."""
         [stream] = runs[0].place.streams
         found = self._stepper.feeder.arrived(runs[0].place, look, stream)
+        runs = [run for run in runs if not _is_too_fine(run, found)]
         steps = [self._began(run, found) for run in runs]
+        due = [self._stepper.due(run, s.place, s.came) for run, s in zip(runs, steps, strict=True)]
+        few = [n for n, own in enumerate(due) if len(own) <= MOST_INSTANTS]
+        runs, steps, due = [runs[n] for n in few], [steps[n] for n in few], [due[n] for n in few]
+        if look.is_idle(due, [found]):
+            return []
         if len(found.ids):
             self._keep_panes(runs, steps, look, found)
-        due = [self._stepper.due(run, s.place, s.came) for run, s in zip(runs, steps, strict=True)]
         self._answer(runs, steps, due)
         self._stepper.store.commit_all(list(zip(runs, steps, strict=True)), look)
         return [len(s.deliveries) for s in steps]
 
+    def takes(self, run: Run) -> bool:
+        """Whether the kernel knows all that a query asks of new rows; else it is stepped alone."""
+        if run.is_proven is None:
+            table = self._lake.catalog.table(run.plan.streams[0])
+            if table is None:
+                return False
+            none = np.empty(0, np.int64)
+            rows = with_marks(table.schema.arrow.empty_table(), Cuts(none, {}).marks(none, none))
+            parts = [by_pane(p) for p in run.plan.parts]
+            made = here.partials(parts, [_by_pane(s) for s in run.schemas], {stream_name(0): rows})
+            run.is_proven = made is not None
+        return run.is_proven
+
     def _began(self, run: Run, found: Arrived) -> Step:
         """A step of one of the queries, in which what has come is noted."""
-        place = Place.from_json(run.place.to_json())
+        place = run.place.copy()
         before, now = place.streams[found.stream], found.seen
         seen = replace(
             before, position=now.position, max_time=now.max_time, advanced_to=now.advanced_to, mark=now.mark
@@ -180,18 +221,23 @@ class Chorus:
                 made = by_pane(part)
                 parts.setdefault(made.fragment, (made, _by_pane(schema)))
         made_of = dict(zip(parts, self._passed(list(parts.values()), look, found, fine), strict=True))
-        known: dict[tuple[object, ...], pa.Table] = {}
+        wanted: dict[str, dict[Shape, tuple[Part, pa.Schema]]] = {}
+        for run in runs:
+            for part, schema in zip(run.plan.parts, run.schemas, strict=True):
+                wanted.setdefault(by_pane(part).fragment, {})[run.plan.windows[0], run.plan.sample] = part, schema
+        known: dict[tuple[str, Shape], pa.Table] = {}
+        for text, own in wanted.items():
+            panes = [_in_panes(made_of[text], s, fine.numbers, *bounds[shape]) for shape, (_, s) in own.items()]
+            part, schema = next(iter(own.values()))
+            merged = merged_each(part, part.keys, schema, [[rows] for rows in panes])
+            known |= {(text, shape): rows for shape, rows in zip(own, merged, strict=True)}
+        # Only now: up to here a query can still be stepped alone as if nothing had been.
         for run, step in zip(runs, steps, strict=True):
-            shape = run.plan.windows[0], run.plan.sample
             for number, part in enumerate(run.plan.parts):
-                text = by_pane(part).fragment
-                if (*shape, text) not in known:
-                    rows = _in_panes(made_of[text], run.schemas[number], fine.numbers, *bounds[shape])
-                    known[*shape, text] = _merged(part, rows)
-                new = known[*shape, text]
-                if new.num_rows:
-                    keep(run, number, new)
-                    step.new.setdefault(number, []).append(new)
+                rows = known[by_pane(part).fragment, (run.plan.windows[0], run.plan.sample)]
+                if rows.num_rows:
+                    keep(run, number, rows)
+                    step.new.setdefault(number, []).append(rows)
 
     def _passed(
         self, parts: Sequence[tuple[Part, pa.Schema]], look: Look, found: Arrived, fine: Fine
@@ -214,8 +260,6 @@ class Chorus:
     # Answers
 
     def _answer(self, runs: Sequence[Run], steps: Sequence[Step], due: Sequence[Sequence[Instant]]) -> None:
-        if sum(len(d) for d in due) > MOST_INSTANTS * len(runs):
-            raise AloneError
         alike: dict[tuple[object, ...], list[int]] = {}
         for number, (run, own) in enumerate(zip(runs, due, strict=True)):
             if own:
@@ -223,7 +267,8 @@ class Chorus:
                 key = (run.plan.split, run.query.schema, run.schemas, run.plan.is_integer_time)
                 alike.setdefault(key, []).append(number)
         for numbers in alike.values():
-            self._answer_alike([(runs[n], steps[n], due[n]) for n in numbers])
+            for some in _portions(numbers, [len(due[n]) for n in numbers]):
+                self._answer_alike([(runs[n], steps[n], due[n]) for n in some])
         for step, own in zip(steps, due, strict=True):
             if own:
                 step.place.answered = own[-1].x
@@ -242,16 +287,19 @@ class Chorus:
             self._stepper.deliver(run, step, own, [next(rows) for _ in own], run.plan.split)
 
     def _states(self, asked: Sequence[tuple[Run, Step, Sequence[Instant]]], number: int) -> pa.Table:
-        """The merged state of every query at each of its instants, under one numbering."""
-        made, first = [], 0
-        for run, _, own in asked:
-            merged = self._stepper.merged_here(run, number, own)
-            if merged is None:
-                raise AloneError
-            place = merged.column_names.index(N)
-            made.append(merged.set_column(place, N, pc.add(merged.column(N), first)))
-            first += len(own)
-        return pa.concat_tables(made)
+        """The merged state of every query at each of its instants, under one numbering; two merges for all."""
+        if not self._answers.merges_here:
+            raise AloneError
+        part, schema = asked[0][0].plan.parts[number], asked[0][0].schemas[number]
+        own_schema = pa.schema([f for f in schema if f.name not in (E, U)])
+        merge = partial(merged_each, part, [k for k in part.keys if k not in (E, U)], own_schema)
+        piles = [(self._stepper.piles(run, number), [i.x for i in own]) for run, _, own in asked]
+        covers = [(pile, pile.covers(instants)) for pile, instants in piles]
+        unmade = [node for pile, found in covers for node in pile.unmade(found)]
+        for node, rows in zip(unmade, merge([list(n.pieces()) for n in unmade]), strict=True):
+            node.settle(rows)
+        found = [[rows for node in cover for rows in node.pieces()] for _, own in covers for cover in own]
+        return numbered(merge(found), part)
 
 
 def by_pane(part: Part) -> Part:
@@ -279,8 +327,15 @@ def _in_panes(rows: pa.Table, schema: pa.Schema, numbers: Numbers, enter: Number
     return made.filter(pc.greater_equal(made.column(U), made.column(E)))
 
 
-def _merged(part: Part, rows: pa.Table) -> pa.Table:
-    found = merging.merged(part, [rows]) if rows.num_rows else rows
+def merged_each(
+    part: Part, keys: Sequence[str], schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]
+) -> list[pa.Table]:
+    """Partial results merged by some keys, each of some lists of pieces to one row a group, in one go."""
+    counts = [sum(p.num_rows for p in pieces) for pieces in wanted]
+    rows = pa.concat_tables([schema.empty_table(), *(p for pieces in wanted for p in pieces)])
+    of = pa.array(np.repeat(np.arange(len(wanted)), counts), pa.int64())
+    found = merging.merged(replace(part, keys=(N, *keys)), [rows.add_column(0, N, of)])
     if found is None:
         raise AloneError
-    return found
+    # Each by itself, not as a slice: what one query keeps must not hold what all others had.
+    return [rows.take(pa.array(np.arange(rows.num_rows))) for rows in apart(found, len(wanted))]

@@ -14,6 +14,7 @@ from millstream.deliver.render import counted
 from millstream.queries import chorus, joining
 from millstream.queries.known import may_share, shown_name
 from millstream.schedule.eddy import Tickets
+from millstream.schema import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     from millstream.queries.joining import Family, Joining
     from millstream.queries.known import Known
     from millstream.queries.run import Run
+    from millstream.queries.scheduled import Join, Scheduled
     from millstream.queries.together import Together
     from millstream.schedule.eddy import Policy
     from millstream.storage.lake import Lake
 
     Shown = tuple[str, str, str, int, int, float, float | None]
+    Joined = tuple[str, str, str, str, int, float | None, float | None, float | None, int, int, int, int]
 
 NOBODY = "with nobody yet"
+NESTED = "no column of one stream is to be equal to one of the other, so every pair in the windows is tested"
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Company:
     known: Known
     together: Together
     joining: Joining
+    scheduled: Scheduled
     answers: Answers
     runs: Mapping[int, Run]
 
@@ -70,7 +75,9 @@ class Company:
         group = self.together.group(plan.streams[0]) if may_share(query, plan) else None
         if group is not None and query.id in group.plans:
             return _others(len(group.plans))
-        family = self._family(query)
+        join, family = self._scheduled(query), self._family(query)
+        if join is not None:
+            return _others(len(join.runs))
         if family is not None:
             return _others(len(family.runs))
         choir = self._choir(query)
@@ -78,6 +85,11 @@ class Company:
 
     def explained(self, query: TableInfo) -> str:
         """For EXPLAIN SHARED: what a query asks in the form that it shares, with whom, and in which order."""
+        self.together.refresh()
+        with self.together.lock:
+            return self._explained(query)
+
+    def _explained(self, query: TableInfo) -> str:
         plan, first = self.known.plan_of(query), f"Continuous query {shown_name(query)}"
         if plan.shared is not None and may_share(query, plan):
             return "\n".join([first, *self._selection(query, plan, plan.shared)])
@@ -100,7 +112,12 @@ class Company:
             f"Join: {names[e.left]}.{e.left_column} = {names[e.right]}.{e.right_column}" for e in shared.equalities
         )
         yield from self._asked(plan, shared)
-        family = self._family(query)
+        if plan.is_nested:
+            yield f"Warning: {NESTED}"
+        join, family = self._scheduled(query), self._family(query)
+        if join is not None:
+            yield from self._slices(query, join)
+            return
         if family is None:
             yield "Alone: " + (plan.alone or "it has not been stepped together with others yet")
             return
@@ -109,6 +126,19 @@ class Company:
         for leaf, name in enumerate(names):
             for operator in _filters(family.selections[leaf], family.filters[leaf], ()):
                 yield f"  {name}: {operator}"
+
+    def _slices(self, query: TableInfo, join: Join) -> Iterator[str]:
+        windows = sorted({r.plan.windows[0].length for r in join.runs.values()})
+        yield f"Shared {_others(len(join.runs))}: one join, cut into {counted(len(windows), 'slice')}"
+        yield f"  Scheduled by {self.scheduled.policy}: {_span(windows, join)}"
+        held = f"{counted(sum(join.buffered.values()), 'row')}, {join.buffer_bytes:,} bytes"
+        yield f"  Buffers: {held}; beside them {join.extra_bytes:,} bytes"
+        told = join.responses[query.id]
+        if told.number:
+            yield (
+                f"  Response: {told.average:.3f} s on average, {told.percentile(0.95):.3f} s for 95% of"
+                f" {counted(told.number, 'result')}, {told.longest:.3f} s at most"
+            )
 
     def _windows(self, query: TableInfo, plan: QueryPlan) -> Iterator[str]:
         choir = self._choir(query)
@@ -137,6 +167,11 @@ class Company:
 
     def eddy(self) -> list[Shown]:
         """For SHOW EDDY: stream, operator, policy, place in the order, terms, tickets, selectivity."""
+        self.together.refresh()
+        with self.together.lock:
+            return self._eddy()
+
+    def _eddy(self) -> list[Shown]:
         found = []
         for stream_id in self.together.streams():
             group, name = self.together.group(stream_id), self._name(stream_id)
@@ -149,6 +184,26 @@ class Company:
                 found += self._shown(name, _filters(family.selections[leaf], family.filters[leaf], ()))
         return found
 
+    def joins(self) -> list[Joined]:
+        """For SHOW JOINS: each query of a join that is scheduled, with its response times in seconds."""
+        found: list[Joined] = []
+        for join in self.scheduled.joins.values():
+            rows = sum(join.buffered.values())
+            sizes = (rows, join.buffer_bytes, join.extra_bytes, join.most_extra)
+            for run in sorted(join.runs.values(), key=lambda r: r.plan.windows[0].length):
+                told = join.responses[run.query.id]
+                times = (told.average, told.percentile(0.95), told.most)
+                window = _length(run)
+                own = (self._joined(join), self.scheduled.policy, shown_name(run.query), window, told.number)
+                found.append((*own, *times, *sizes))
+        return found
+
+    def _joined(self, join: Join) -> str:
+        """A join as people say it."""
+        names = self._leaves(join.streams)
+        equal = [f"{names[0]}.{e.left_column} = {names[1]}.{e.right_column}" for e in join.equalities]
+        return " AND ".join(equal) or ", ".join(names)
+
     def _shown(self, stream: str, operators: Sequence[Operator]) -> list[Shown]:
         policy = self.together.policy
         return [
@@ -160,6 +215,9 @@ class Company:
 
     def _family(self, query: TableInfo) -> Family | None:
         return next((f for f in self.joining.families.values() if query.id in f.queries), None)
+
+    def _scheduled(self, query: TableInfo) -> Join | None:
+        return next((j for j in self.scheduled.joins.values() if query.id in j.runs), None)
 
     def _choir(self, query: TableInfo) -> list[Run]:
         """Those over windows of the same stream that are stepped together when they are in the same place."""
@@ -198,6 +256,19 @@ class Company:
 
 def _numbered(operators: Sequence[Operator]) -> Iterator[str]:
     yield from (f"  {place}. {operator}" for place, operator in enumerate(operators, start=1))
+
+
+def _length(run: Run) -> str:
+    """The window of a query, as it is shown."""
+    return Duration(run.plan.windows[0].length, run.plan.is_integer_time).sql()
+
+
+def _span(windows: Sequence[int], join: Join) -> str:
+    by_length = {r.plan.windows[0].length: r for r in join.runs.values()}
+    shown = [_length(by_length[w]) for w in windows]
+    if len(shown) == 1:
+        return f"all windows are {shown[0]}"
+    return f"windows from {shown[0]} to {shown[-1]}"
 
 
 def _others(all_of_them: int) -> str:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from millstream.catalog.records import TableInfo
+    from millstream.catalog.records import Snapshot, TableInfo
     from millstream.plan.standing import QueryPlan
     from millstream.queries.instants import Instant
     from millstream.queries.place import Place
@@ -82,7 +82,11 @@ class Feeder:
 
     def new(self, table: TableInfo, look: Look, found: Arrived) -> Scan:
         """Where the new rows are."""
-        return state.new_rows(self._lake, table, look.snapshot, found.before.position, self._last_ids)
+        return self.since(table, look.snapshot, found.before.position)
+
+    def since(self, table: TableInfo, snapshot: Snapshot, row: int) -> Scan:
+        """Where the rows of a stream from a number on are."""
+        return state.new_rows(self._lake, table, snapshot, row, self._last_ids)
 
     def _read(self, table: TableInfo, look: Look, since: int, below: int) -> tuple[pa.Table, NDArray[np.int64]]:
         """The rows of a stream between two numbers, and their numbers."""
@@ -266,5 +270,7 @@ def first_on_time(plan: QueryPlan, place: Place, came: list[Arrived]) -> list[Ar
         return came
     first = min(with_rows, key=lambda a: int(a.times[0]))
     met = first.met.copy()
+    if first.times[0] < met[0]:
+        place.first_late = int(first.times[0])
     met[0] = NEVER
     return [replace(a, met=met) if a is first else a for a in came]

@@ -17,9 +17,9 @@ from millstream.deliver.subscription import Board
 from millstream.errors import Condition, DataError, MillstreamError, StatementError
 from millstream.plan import define
 from millstream.plan.standing import Sampling
-from millstream.queries import assigning, chorus, joining, tuning
+from millstream.queries import assigning, chorus, joining, scheduled, tuning
 from millstream.queries.answering import Answers
-from millstream.queries.company import Company
+from millstream.queries.company import NESTED, Company
 from millstream.queries.handing import Handing, delivered_columns
 from millstream.queries.known import FEED, INSERT, Known, may_share
 from millstream.queries.listing import Listing
@@ -65,27 +65,36 @@ class ContinuousQueries:
         self._maker = Maker(lake, spark, relations, self.answers)
         self._stepper = Stepper(lake, self.answers, spark)
         self._runs: dict[int, Run] = {}
+        self._in_joins: set[int] = set()
+        """The queries whose joins are scheduled."""
+        self._settled: set[int] = set()
+        """Those who have been stepped together, or had nothing to do, the last time."""
         self._lock = threading.RLock()
         self._is_closed = False
         self.board = Board()
         self.chorus = chorus.Chorus(lake, self.answers, self._stepper, spark)
         self.known = Known(lake.catalog)
-        self.together = Together(lake, self.known, self.answers, spark, self._stepper)
+        self.together = Together(lake, self.known, self.answers, spark, self._stepper, self._lock)
         self.joining = joining.Joining(lake, self.answers, self._stepper, self.together.new_policy)
+        self.scheduled = scheduled.Scheduled(lake, self.answers, self._stepper, spark, self.together.new_policy)
         self.handing = Handing(lake, self.known, self.together, self.board, lambda: self._is_closed)
-        self.company = Company(lake, self.known, self.together, self.joining, self.answers, self._runs)
+        self.company = Company(
+            lake, self.known, self.together, self.joining, self.scheduled, self.answers, self._runs
+        )
         self.listing = Listing(lake, self.known, self.together, self._runs, self.company)
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
         lake.on_removal(self.settle)
         lake.on_commit(self._committed)
+        lake.on_commit(self.scheduled.came)
 
     # Definitions
 
-    def create(self, statement: st.CreateContinuousQuery) -> None:
+    def create(self, statement: st.CreateContinuousQuery) -> str:
+        """Returns what is to be known of the query, if it works but will be dear."""
         check_name(statement.name)
         if self._is_there(statement.name, if_not_exists=statement.if_not_exists):
-            return
+            return ""
         made = self._made(statement.body, statement.text)
         name, definition = statement.name.text, statement.body.text
         info = StandingInfo(made.plan.to_json())
@@ -96,6 +105,7 @@ class ContinuousQueries:
             return self._enter(commit, views.create(commit, wanted), made)
 
         self._lake.catalog.commit(work)
+        return NESTED if made.plan.is_nested else ""
 
     def create_view(self, statement: st.CreateStreamingView) -> None:
         """A streaming view: a streaming table, and the query that feeds it."""
@@ -203,12 +213,10 @@ class ContinuousQueries:
 
     def readers_of(self, table: TableInfo) -> list[TableInfo]:
         """The queries that cannot do without a table or stream, each as its users know it."""
-        found, name = [], table.name.lower()
-        for query in self.known.every():
-            plan = self.known.plan_of(query)
-            if table.id in plan.streams or name in (n.lower() for n in plan.tables):
-                target = self.listing.target(query)
-                found.append(query if target is None or plan.into else target)
+        found = []
+        for query in self.known.readers(table):
+            target = self.listing.target(query)
+            found.append(query if target is None or self.known.plan_of(query).into else target)
         return found
 
     def dropped(self, gone: Sequence[TableInfo]) -> None:
@@ -238,6 +246,19 @@ class ContinuousQueries:
     def chunks(self, number: int | None) -> None:
         self._stepper.chunks = number
 
+    @property
+    def eddy(self) -> str:
+        return self.together.policy
+
+    @eddy.setter
+    def eddy(self, name: str) -> None:
+        """How the order of shared operators is chosen from now on."""
+        with self._lock:
+            self.together.policy = name
+            casts = [join.cast for join in self.scheduled.joins.values() if join.cast is not None]
+            for family in (*self.joining.families.values(), *casts):
+                family.decide_by(self.together.new_policy)
+
     def reads(self, table: TableInfo) -> bool:
         """Whether a query reads a stream or streaming table."""
         return self.known.is_read(table.id)
@@ -259,8 +280,10 @@ class ContinuousQueries:
         """Before rows are taken from a streaming table: what is due has been answered with them."""
         if self._lake.read_only:
             return
+        # Rows of streams that joins are scheduled on stay until they are not needed any more.
         for query in self._alone(table_id):
-            self.step(query)
+            if query.id not in self._in_joins:
+                self.step(query)
         self._step_group(table_id)
 
     def _alone(self, stream_id: int | None = None) -> list[TableInfo]:
@@ -277,7 +300,9 @@ class ContinuousQueries:
         delivered = 0
         while True:
             made = self._step_choirs()
-            made += [self.step(query) for query in self._alone() if not self._has_to_wait(query)]
+            alone = [q for q in self._alone() if q.id not in self._in_joins | self._settled]
+            running = self._running() if alone else set()
+            made += [self.step(q) for q in alone if q.id in running and not self._has_to_wait(q)]
             made += [self._step_group(stream_id) for stream_id in self.together.streams()]
             delivered += sum(m or 0 for m in made)
             if all(m is None for m in made):
@@ -286,7 +311,8 @@ class ContinuousQueries:
     def step(self, query: TableInfo) -> int | None:
         """Bring one query up to date; a query that fails is marked, and the others go on."""
         with self._lock:
-            if self._status(query.id) != queries.RUNNING:
+            # It may have come to be in a group since it was found to be alone.
+            if self._status(query.id) != queries.RUNNING or not self.together.is_apart(query):
                 return None
             try:
                 run = self._run(query)
@@ -305,32 +331,74 @@ class ContinuousQueries:
             self.board.tell()
         return made
 
+    def _running(self) -> set[int]:
+        with self._lake.catalog.read() as connection:
+            return queries.every_with_status(connection, queries.RUNNING)
+
     def _step_choirs(self) -> list[int | None]:
         """Step those together that are in the same place; what cannot be done so is left to be done alone."""
-        with self._lock, self._lake.catalog.read() as connection:
-            running = queries.every_with_status(connection, queries.RUNNING)
         with self._lock:
-            made = []
+            loners = self.known.loners()
+            running = self._running() if loners else set()
+            runs = [self._run(q) for q in loners if q.id in running]
+            self._settled = set()
+            made = self._step_joins(runs)
             for choir, key_of in ((self.chorus, chorus.key_of), (self.joining, joining.key_of)):
                 alike: dict[object, list[Run]] = {}
-                for query in self.known.loners():
-                    run = self._run(query) if query.id in running else None
-                    key = None if run is None else key_of(run, self.answers.most_here)
-                    if run is not None and key is not None:
+                for run in runs:
+                    key = None if run.query.id in self._in_joins else key_of(run, self.answers.most_here)
+                    if key is not None and self._can_be_in(choir, run):
                         alike.setdefault(key, []).append(run)
-                made += [self._step_choir(choir, runs) for runs in alike.values() if len(runs) > 1]
+                together = [own for own in alike.values() if len(own) > 1]
+                if choir is self.joining:
+                    self.joining.keep_only({run.query.id for own in together for run in own})
+                made += [self._step_choir(choir, own) for own in together]
         if any(m is not None for m in made):
             self.board.tell()
         return made
 
+    def _step_joins(self, runs: Sequence[Run]) -> list[int | None]:
+        """Do one piece of work of each join that is scheduled."""
+        alike: dict[scheduled.Key, list[Run]] = {}
+        for run in runs:
+            key = scheduled.key_of(run, self.answers.most_here)
+            if key is not None:
+                alike.setdefault(key, []).append(run)
+        alike = {key: own for key, own in alike.items() if self.scheduled.takes(key, own)}
+        self.scheduled.keep_only(alike)
+        self._in_joins = {run.query.id for own in alike.values() for run in own}
+        return [self._step_join(key, own) for key, own in alike.items()]
+
+    def _step_join(self, key: scheduled.Key, runs: list[Run]) -> int | None:
+        try:
+            made, alone = self.scheduled.step(key, runs)
+        except BaseException as error:
+            # What is stored counts.
+            self.scheduled.forget(key)
+            for run in runs:
+                self._runs.pop(run.query.id, None)
+            is_for_all = isinstance(error, chorus.AloneError | StatementError | DataError)
+            if not is_for_all or _is_cancelled(error):
+                raise
+            made, alone = None, runs
+        found = [made, *(self.step(run.query) for run in alone)]
+        return None if all(m is None for m in found) else sum(m or 0 for m in found)
+
+    def _can_be_in(self, choir: chorus.Chorus | joining.Joining, run: Run) -> bool:
+        return choir is self.joining or (self.chorus.takes(run) and not self._stepper.wants_other_plan(run))
+
     def _step_choir(self, choir: chorus.Chorus | joining.Joining, runs: list[Run]) -> int | None:
         look = self._stepper.look(runs[0].place)
-        if look is None or not any(self._stepper.has_work(run, look) for run in runs):
+        if look is None:
+            return None
+        if not any(self._stepper.has_work(run, look) for run in runs):
+            self._settled |= {run.query.id for run in runs}
             return None
         before = positions(runs[0])
         try:
             with self._lake.catalog.pinned(look.snapshot.id), self.answers.at(look.reader):
                 made = sum(choir.step(runs, look))
+            self._settled |= {r.query.id for r in runs if dict(look.upto) == _upto(r)}
             # Where nothing has moved there is no use in trying again.
             return None if not made and positions(runs[0]) == before else made
         except BaseException as error:
@@ -425,6 +493,10 @@ class ContinuousQueries:
     def close(self) -> None:
         self._is_closed = True
         self.handing.close()
+
+
+def _upto(run: Run) -> dict[int, int]:
+    return {stream: seen.position for stream, seen in run.place.streams.items()}
 
 
 def _is_cancelled(error: BaseException) -> bool:

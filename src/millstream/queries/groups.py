@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from millstream.catalog import groups, streams
 from millstream.execute.shared.selections import Selections
 from millstream.plan.standing import QueryPlan
-from millstream.queries.blocks import Blocks
 from millstream.queries.place import Place
 from millstream.queries.run import Run
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from millstream.catalog.groups import Member
     from millstream.catalog.records import TableInfo
     from millstream.plan.sharing import Shared
-    from millstream.queries.blocks import Block
+    from millstream.queries.blocks import Block, Blocks
     from millstream.queries.place import Seen
     from millstream.schedule.eddy import Policy
 
@@ -80,7 +79,10 @@ class Group:
             self.tested.add(member.query)
         if self.shared(member.query).texts:
             self.asking.add(member.query)
-        self.counters[member.query] = max(member.sequence, self.counters.get(member.query, 0))
+        number, at = self.blocks.last_numbers().get(member.query, (0, ""))
+        self.counters[member.query] = max(member.sequence, number)
+        if number:
+            self.answered_at[member.query] = at
         if member.since[self.stream] > self.seen.position:
             self.since[member.query] = member.since[self.stream]
 
@@ -98,24 +100,25 @@ class Group:
             self.asking.discard(query)
             del self.plans[query], self.counters[query]
             self.since.pop(query, None)
+            self.answered_at.pop(query, None)
 
 
-def load(catalog: Catalog, stream: TableInfo, policy: Policy) -> Group | None:
-    """The group on a stream as the catalogue has it, with nobody in it yet; None if there is none."""
+def load(catalog: Catalog, stream: TableInfo, blocks: Blocks, policy: Policy) -> Group | None:
+    """The group on a stream as the catalogue has it, with nobody in it yet; None if nobody is to be in it."""
     with catalog.read() as connection:
         stored = groups.find(connection, key_of(stream.id))
-    if stored is None:
-        return None
-    blocks = Blocks(catalog, stored.id)
+        if stored is None or groups.is_empty(connection, stored.id):
+            return None
     blocks.refresh()
-    made = Group(stored.id, stream.id, Place.from_json(stored.place), Selections({}), blocks, policy)
-    for query, (number, at) in blocks.last_numbers().items():
-        made.counters[query], made.answered_at[query] = number, at
-    return made
+    return Group(stored.id, stream.id, Place.from_json(stored.place), Selections({}), blocks, policy)
 
 
 def welcome(catalog: Catalog, group: Group, plan_of: Callable[[int], QueryPlan | None]) -> None:
-    """Take in those who have joined since; what has come before this is called is not lost to them."""
+    """Take in those who have joined since; what has come before this is called is not lost to them.
+
+    One who is in the group already, and not yet known here, has joined after all rows that are known here: it is
+    left, with those behind it, for the next time.
+    """
     stream = catalog.table(group.stream)
     if stream is not None:
         group.selections.types = {c.name.lower(): c.type for c in stream.schema.columns}
@@ -123,8 +126,9 @@ def welcome(catalog: Catalog, group: Group, plan_of: Callable[[int], QueryPlan |
         found = groups.members(connection, group.id, group.last_member)
     for member in found:
         plan = plan_of(member.query)
-        if plan is not None:
-            group.add(member, plan)
+        if plan is None:
+            return
+        group.add(member, plan)
         group.last_member = member.id
 
 

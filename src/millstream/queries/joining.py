@@ -18,29 +18,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from millstream.errors import MillstreamError
 from millstream.execute.shared.selections import Selections
-from millstream.execute.shared.stems import SteM, Words
-from millstream.plan.sharing import column_name
-from millstream.plan.standing import FOR_EVER, ROW_NUMBER, TIME, Sampling, WindowKind
-from millstream.queries import emitting, instants
+from millstream.execute.shared.stems import LONG_AGO, SteM, TooManyError, Words
+from millstream.plan.standing import FOR_EVER, Sampling, WindowKind
+from millstream.queries import instants
 from millstream.queries.chorus import AloneError
-from millstream.queries.evaluating import Asked, evaluate
-from millstream.queries.matching import lowered
-from millstream.queries.place import Place
-from millstream.queries.run import Step
-from millstream.schedule.eddy import drawn
+from millstream.queries.combining import Combining, Share, answered, began, shared_of
+from millstream.queries.matching import by_policy, lowered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from millstream.plan.sharing import Equality, Shared
+    from millstream.plan.sharing import Equality
     from millstream.queries.answering import Answers
     from millstream.queries.arrivals import Arrived
     from millstream.queries.instants import Instant
-    from millstream.queries.run import Look, Run
+    from millstream.queries.run import Look, Run, Step
     from millstream.queries.running import Stepper
     from millstream.schedule.eddy import Policy
     from millstream.storage.lake import Lake
@@ -51,6 +46,8 @@ if TYPE_CHECKING:
 
 MOST_FOUND = 2_097_152
 """More combinations of rows than this in one step are for Spark."""
+WORDS_A_ROW, FEW_WORDS = 4, 10_000
+"""How many words more than rows are known before text is numbered anew."""
 
 
 def key_of(run: Run, most_here: int) -> Key | None:
@@ -58,19 +55,22 @@ def key_of(run: Run, most_here: int) -> Key | None:
     plan, place = run.plan, run.place
     if plan.shared is None or len(plan.shared.leaves) < 2 or not plan.is_early or not most_here or run.stale:
         return None
-    if any(w.kind is not WindowKind.INTERVAL or w.is_kept for w in plan.windows):
+    if not plan.shared.equalities or any(w.kind is not WindowKind.INTERVAL or w.is_kept for w in plan.windows):
         return None
     if run.query.standing is None or run.query.standing.target is not None:
         return None
     if plan.sample.kind is Sampling.INTERVAL and place.next is None:
         return None
+    if place.first_late is not None and _is_needed(run, place.first_late):
+        return None
     seen = sorted(place.streams.items())
     return tuple((i, s.position, s.max_time, s.advanced_to, s.mark) for i, s in seen)
 
 
-def shared_of(run: Run) -> Shared:
-    assert run.plan.shared is not None
-    return run.plan.shared
+def _is_needed(run: Run, time: int) -> bool:
+    """Whether rows of a time may be in a window to come."""
+    mark = instants.mark_of(run.place)
+    return mark is None or time + max(w.length for w in run.plan.windows) >= mark
 
 
 @dataclass(eq=False)
@@ -99,12 +99,29 @@ class Family:
         leaves = range(len(self.streams))
         return [max(r.plan.windows[shared_of(r).leaves[i].window].length for r in self.runs) for i in leaves]
 
+    def select(self, schemas: Sequence[pa.Schema], make_policy: Callable[[], Policy]) -> None:
+        """Make the grouped filters; `schemas` are those of the leaves' rows."""
+        for leaf, schema in enumerate(schemas):
+            chosen = Selections({f.name: f.type for f in schema})
+            for number, run in enumerate(self.runs):
+                chosen.add(number, shared_of(run).leaves[leaf].selection)
+            self.selections.append(chosen)
+            self.filters.append(make_policy())
+
+    def forget_rows(self, stream: int) -> None:
+        """A stream's SteM is filled anew."""
+        for leaf, own in enumerate(self.streams):
+            if own == stream:
+                self.alive[leaf] = self.alive[leaf][:0]
+
+    def decide_by(self, make_policy: Callable[[], Policy]) -> None:
+        """Let other policies, which have learnt nothing yet, choose from now on."""
+        self.policy = make_policy()
+        self.filters = [make_policy() for _ in self.filters]
+
     def bits(self, leaf: int, rows: pa.Table, ids: Numbers) -> Bits:
         """For whom rows of a leaf may be."""
-        matcher, policy = self.selections[leaf].ready(), self.filters[leaf]
-        found = matcher.match(rows, drawn(policy, matcher.operators))
-        for passed in found.passed:
-            policy.observe(passed.operator, passed.terms, passed.taken, passed.returned)
+        found, _ = by_policy(self.selections[leaf].ready(), rows, self.filters[leaf])
         made = np.zeros((len(ids), len(self.runs)), bool)
         made[found.rows, found.queries] = True
         born = [r.place.streams[self.streams[leaf]].born for r in self.runs]
@@ -131,11 +148,13 @@ class Joining:
 
     def __init__(self, lake: Lake, answers: Answers, stepper: Stepper, make_policy: Callable[[], Policy]) -> None:
         self._lake = lake
-        self._answers = answers
         self._stepper = stepper
+        self._combining = Combining(answers, stepper)
         self._make_policy = make_policy
         self._words = Words()
         self._stems: dict[int, SteM] = {}
+        self._ends: dict[int, int] = {}
+        """By stream: how many rows of its SteM a step may see; some may have come since, for others."""
         self.families: dict[Key, Family] = {}
 
     # A step
@@ -145,8 +164,10 @@ class Joining:
         streams = sorted(runs[0].place.streams)
         before = {s: runs[0].place.streams[s].position for s in streams}
         found = {s: self._stepper.feeder.arrived(runs[0].place, look, s) for s in streams}
-        steps = [self._began(run, found) for run in runs]
+        steps = [began(self._stepper, run, found) for run in runs]
         due = [self._stepper.due(run, s.place, s.came) for run, s in zip(runs, steps, strict=True)]
+        if look.is_idle(due, found.values()):
+            return []
         for stream in streams:
             self._take_in(stream, runs, look, found[stream])
         families = self._families(runs)
@@ -157,9 +178,7 @@ class Joining:
             if any(d for _, _, d in own):
                 self._derive(family, own, before)
         for step, own_due in zip(steps, due, strict=True):
-            if own_due:
-                step.place.answered = own_due[-1].x
-            step.place.passed = instants.mark_of(step.place)
+            answered(step, own_due)
         self._stepper.store.commit_all(list(zip(runs, steps, strict=True)), look)
         self._forget_others(streams, families)
         for family in families:
@@ -168,35 +187,24 @@ class Joining:
         self._give_up(streams)
         return [len(s.deliveries) for s in steps]
 
-    def _began(self, run: Run, found: Mapping[int, Arrived]) -> Step:
-        place, came = Place.from_json(run.place.to_json()), []
-        for stream in run.plan.streams:
-            before, now = place.streams[stream], found[stream].seen
-            seen = replace(
-                before, position=now.position, max_time=now.max_time, advanced_to=now.advanced_to, mark=now.mark
-            )
-            came.append(replace(found[stream], before=before, seen=seen))
-        instants.take_in(run.plan, place, came)
-        self._stepper.note_late(place, came)
-        return Step(place, came)
-
     # SteMs
 
     def _take_in(self, stream: int, runs: Sequence[Run], look: Look, found: Arrived) -> None:
         """Bring a stream's SteM up to where the queries are going: from what it has, or from what is stored."""
-        low = min(r.place.streams[stream].low for r in runs)
         table, stem = look.tables[stream], self._stems.get(stream)
         schema = lowered(table.schema.arrow.empty_table()).schema
-        reached = None if stem is None else stem.upto
-        is_usable = reached in (found.before.position, found.seen.position)
-        if stem is None or not is_usable or stem.since > low or stem.rows.schema.names != schema.names:
-            low = low if stem is None else min(low, stem.since)
+        if stem is None or not _serves(stem, stream, runs, found) or stem.rows.schema.names != schema.names:
+            others = [r for f in self.families.values() if stream in f.streams for r in f.runs]
+            low = min(r.place.streams[stream].low for r in (*runs, *others))
             stem = self._stems[stream] = SteM(schema, self._words, low)
-            self.families = {k: f for k, f in self.families.items() if stream not in f.streams}
+            for family in self.families.values():
+                family.forget_rows(stream)
             self._refill(stem, stream, runs, look)
         if stem.upto < found.seen.position:
-            rows = lowered(self._stepper.feeder.rows(table, look, found))
-            stem.insert(rows, found.ids, found.times, found.enter, found.seen.position)
+            new = found.ids >= stem.upto
+            rows = lowered(self._stepper.feeder.between(table, look, stem.upto, found.seen.position))
+            stem.insert(rows, found.ids[new], found.times[new], found.enter[new], found.seen.position)
+        self._ends[stream] = int(np.searchsorted(stem.ids, found.seen.position))
 
     def _refill(self, stem: SteM, stream: int, runs: Sequence[Run], look: Look) -> None:
         """Take in the rows that were there before."""
@@ -218,10 +226,24 @@ class Joining:
             if np.count_nonzero(~needed) * 2 <= len(needed):
                 continue
             stem.keep(needed)
+            self._forget_words()
             for family in self.families.values():
                 for leaf, own in enumerate(family.streams):
                     if own == stream:
                         family.alive[leaf] = family.alive[leaf][needed[: len(family.alive[leaf])]]
+
+    def _forget_words(self) -> None:
+        """Number text anew when most of what is numbered has gone."""
+        if len(self._words.known) > WORDS_A_ROW * sum(len(s) for s in self._stems.values()) + FEW_WORDS:
+            self._words = Words()
+            for stem in self._stems.values():
+                stem.rename(self._words)
+
+    def keep_only(self, queries: set[int]) -> None:
+        """Forget families that nobody is in any more, and the SteMs that none needs."""
+        self.families = {k: f for k, f in self.families.items() if not queries.isdisjoint(f.queries)}
+        used = {stream for family in self.families.values() for stream in family.streams}
+        self._stems = {stream: stem for stream, stem in self._stems.items() if stream in used}
 
     def _families(self, runs: Sequence[Run]) -> list[Family]:
         """The families of some queries, with who is in them now, up to date with their SteMs."""
@@ -255,14 +277,8 @@ class Joining:
         streams, equalities = key
         policy = self._make_policy() if known is None else known.policy
         family = Family(streams, equalities, runs, policy)  # type: ignore[arg-type]
-        for leaf, stream in enumerate(family.streams):
-            fields = self._stems[stream].rows.schema
-            chosen = Selections({f.name: f.type for f in fields})
-            for number, run in enumerate(runs):
-                chosen.add(number, shared_of(run).leaves[leaf].selection)
-            family.selections.append(chosen)
-            family.filters.append(self._make_policy())
-            family.alive.append(np.zeros((0, -(-len(runs) // 8)), np.uint8))
+        family.select([self._stems[stream].rows.schema for stream in family.streams], self._make_policy)
+        family.alive = [np.zeros((0, -(-len(runs) // 8)), np.uint8) for _ in family.streams]
         return family
 
     # Results
@@ -274,16 +290,20 @@ class Joining:
         before: Mapping[int, int],
     ) -> None:
         """Deliver the results that are new."""
+        family.order = []
         active = [self._active(stream, own, before[stream]) for stream in family.streams]
         parts = [self._from(family, leaf, active) for leaf in range(len(family.streams))]
         leaves = range(len(family.streams))
         places = {i: np.concatenate([p.places[i] for p in parts]) for i in leaves}
         alive = np.concatenate([p.alive for p in parts])
         who = np.unpackbits(alive, axis=1, count=len(own)).astype(bool)
-        for number, (run, step, due) in enumerate(own):
-            mine = np.flatnonzero(who[:, number])
-            if due and len(mine):
-                self._deliver(family, run, step, due, {i: places[i][mine] for i in leaves}, before)
+        sides = {leaf: self._stems[stream] for leaf, stream in enumerate(family.streams)}
+        shares = [
+            Share(run, step, due, mine)
+            for number, (run, step, due) in enumerate(own)
+            if due and len(mine := np.flatnonzero(who[:, number]))
+        ]
+        self._combining.deliver_all(shares, sides, places, before)
 
     def _active(
         self, stream: int, own: Sequence[tuple[Run, Step, Sequence[Instant]]], position: int
@@ -291,14 +311,15 @@ class Joining:
         stem = self._stems[stream]
         passed = min((-FOR_EVER if r.place.passed is None else r.place.passed) for r, _, _ in own)
         answered = min((-FOR_EVER if r.place.answered is None else r.place.answered) for r, _, _ in own)
-        return (stem.ids >= position) | (stem.times > passed) | (stem.enter > answered)
+        active = (stem.ids >= position) | (stem.times > passed) | (stem.enter > answered)
+        active[self._ends[stream] :] = False
+        return active
 
     def _from(self, family: Family, leaf: int, active: Sequence[NDArray[np.bool_]]) -> Found:
         """The combinations whose first active row is a leaf's: probed for in the order that the eddy chooses."""
         start = np.flatnonzero(active[leaf] & family.alive[leaf].any(axis=1))
         found = Found({leaf: start}, family.alive[leaf][start])
         left = set(range(len(family.streams))) - {leaf}
-        family.order = []
         while left:
             ready = {
                 _probe_name(*_other_side(e, found.places)): e for e in family.equalities if _leads(e, found.places)
@@ -319,20 +340,20 @@ class Joining:
         if known not in found.places:
             known, column, reached, other = reached, other, known, column
         stem = self._stems[family.streams[reached]]
-        keys = self._stems[family.streams[known]].keys(column)[found.places[known]]
-        probing, rows = stem.probe(other, keys)
-        if len(rows) > MOST_FOUND:
-            raise AloneError
+        keys = self._stems[family.streams[known]].keys(column).at(found.places[known])
+        try:
+            probing, rows = stem.probe(other, keys, MOST_FOUND)
+        except TooManyError as error:
+            raise AloneError from error
         alive = found.alive[probing] & family.alive[reached][rows]
         made = Found({leaf: p[probing] for leaf, p in found.places.items()} | {reached: rows}, alive)
-        kept = alive.any(axis=1) & self._may_meet(family, made)
+        kept = alive.any(axis=1) & (rows < self._ends[family.streams[reached]]) & self._may_meet(family, made)
         for more in family.equalities:
-            if more is not equality and {more.left, more.right} <= made.places.keys() and reached in (
-                more.left, more.right
-            ):  # fmt: skip
-                left = self._stems[family.streams[more.left]].keys(more.left_column)[made.places[more.left]]
-                right = self._stems[family.streams[more.right]].keys(more.right_column)[made.places[more.right]]
-                kept &= left == right
+            sides = {more.left, more.right}
+            if more is not equality and reached in sides and sides <= made.places.keys():
+                left = self._stems[family.streams[more.left]].keys(more.left_column).at(made.places[more.left])
+                right = self._stems[family.streams[more.right]].keys(more.right_column)
+                kept &= left.equal(right.at(made.places[more.right]))
         return made.only(kept), reached
 
     def _may_meet(self, family: Family, found: Found) -> NDArray[np.bool_]:
@@ -341,127 +362,6 @@ class Joining:
         enter = np.max([s.enter[found.places[leaf]] for leaf, s in stems], axis=0)
         leave = np.min([s.times[found.places[leaf]] + family.lengths[leaf] for leaf, s in stems], axis=0)
         return np.asarray(enter <= leave)
-
-    # One query's share
-
-    def _deliver(
-        self,
-        family: Family,
-        run: Run,
-        step: Step,
-        due: Sequence[Instant],
-        places: Mapping[int, Numbers],
-        before: Mapping[int, int],
-    ) -> None:
-        """Deliver what a query makes of combinations, each at the first instant that has it."""
-        at = self._first_instants(family, run, step, due, places, before)
-        mine = np.flatnonzero(at >= 0)
-        if not len(mine):
-            return
-        places = {leaf: p[mine] for leaf, p in places.items()}
-        rows, kept = self._shaped(family, run, places)
-        at = at[mine][kept]
-        for number in np.unique(at).tolist():
-            own = rows.take(pa.array(np.flatnonzero(at == number)))
-            ordered = emitting.in_order(own, run.plan.deltas)  # type: ignore[arg-type]
-            step.deliveries.append((due[number], self._stepper.shaped(run, ordered)))
-
-    def _first_instants(
-        self,
-        family: Family,
-        run: Run,
-        step: Step,
-        due: Sequence[Instant],
-        places: Mapping[int, Numbers],
-        before: Mapping[int, int],
-    ) -> Numbers:
-        """Which of the instants that are due has each combination first; -1 for none. As `Answers.derivations`."""
-        plan, place, shared = run.plan, step.place, shared_of(run)
-        lengths = [plan.windows[leaf.window].length for leaf in shared.leaves]
-        stems = [(leaf, self._stems[family.streams[leaf]]) for leaf in sorted(places)]
-        ids = np.stack([s.ids[places[leaf]] for leaf, s in stems])
-        times = np.stack([s.times[places[leaf]] for leaf, s in stems])
-        enter = np.max([s.enter[places[leaf]] for leaf, s in stems], axis=0)
-        last = np.min(times + np.array(lengths, np.int64)[:, None], axis=0)
-        leave, time = last, times.max(axis=0)
-        if plan.sample.kind is Sampling.INTERVAL:
-            enter = enter + -(enter - plan.sample.offset) % plan.sample.step
-            leave = last - (last - plan.sample.offset) % plan.sample.step
-        xs = np.array([i.x for i in due], np.int64)
-        taus = np.array([i.tau for i in due], np.int64)
-        found = np.searchsorted(xs, enter)
-        at = np.minimum(found, len(xs) - 1)
-        is_repeated = (
-            plan.sample.kind is Sampling.INTERVAL or run.place.answered is None or xs[0] <= run.place.answered
-        )
-        first = -FOR_EVER if is_repeated or run.place.answered is None else run.place.answered
-        good = (found < len(xs)) & (np.concatenate([[first], xs[:-1]])[at] < enter)
-        good &= (xs[at] <= leave) & (taus[at] <= last)
-        mark = instants.mark_of(place)
-        good &= time <= (-FOR_EVER if mark is None else mark)
-        if run.place.passed is not None:
-            fresh = time > run.place.passed
-            for row, stream in enumerate(family.streams):
-                fresh |= ids[row] >= before[stream]
-            if plan.sample.kind is Sampling.REALTIME:
-                fresh |= xs[at] > run.place.passed
-            good &= fresh
-        return np.where(good, at, -1)
-
-    def _shaped(
-        self, family: Family, run: Run, places: Mapping[int, Numbers]
-    ) -> tuple[pa.Table, NDArray[np.bool_]]:
-        """A query's columns of combinations, with what they are ordered by; those alone that pass its test."""
-        shared, leaves = shared_of(run), len(places)
-        count = len(places[0])
-        kept = np.ones(count, bool)
-        if shared.test is not None:
-            asked = [Asked(f"coalesce({shared.test}, false)", pa.bool_(), np.arange(count))]
-            [values] = self._evaluated(family, shared, places, asked, [shared.test])
-            kept = np.asarray(values.to_numpy(), bool)
-            places = {leaf: p[kept] for leaf, p in places.items()}
-        schema, columns = run.query.schema.arrow, dict[str, pa.ChunkedArray]()
-        texts = [(o.text, f) for o, f in zip(shared.outputs, schema, strict=True) if o.text]
-        asked = [Asked(text, f.type, np.arange(int(kept.sum()))) for text, f in texts]
-        values = self._evaluated(family, shared, places, asked, [t for t, _ in texts]) if kept.any() else []
-        made = iter(values)
-        for output, named in zip(shared.outputs, schema, strict=True):
-            if output.text:
-                columns[named.name] = next(made) if kept.any() else pa.array([], named.type)
-            else:
-                stem = self._stems[family.streams[output.leaf]]
-                columns[named.name] = stem.rows.column(output.column).take(pa.array(places[output.leaf]))
-        table = pa.table(list(columns.values()), names=list(columns))
-        for leaf in range(leaves):
-            stem = self._stems[family.streams[leaf]]
-            table = table.append_column(f"{TIME}{leaf}", pa.array(stem.times[places[leaf]]))
-            table = table.append_column(f"{ROW_NUMBER}{leaf}", pa.array(stem.ids[places[leaf]]))
-        return table, kept
-
-    def _evaluated(
-        self,
-        family: Family,
-        shared: Shared,
-        places: Mapping[int, Numbers],
-        asked: Sequence[Asked],
-        texts: Sequence[str],
-    ) -> list[pa.ChunkedArray]:
-        """The values of expressions over combinations; what fails is left to be told by the query alone."""
-        if not asked:
-            return []
-        words, columns = " ".join(texts), dict[str, pa.ChunkedArray]()
-        for leaf, stream in enumerate(family.streams):
-            rows = self._stems[stream].rows
-            for column in rows.column_names:
-                name = column_name(leaf, column, len(shared.leaves))
-                if f"`{name}`" in words:
-                    columns[name] = rows.column(column).take(pa.array(places[leaf]))
-        columns[ROW_NUMBER] = pa.chunked_array([pa.array(np.arange(len(places[0])))])
-        found = evaluate(self._answers, pa.table(columns), asked)
-        for values in found:
-            if isinstance(values, MillstreamError):
-                raise AloneError
-        return found
 
 
 def probes(family: Family) -> list[str]:
@@ -479,6 +379,21 @@ def probed(name: str) -> tuple[int, str]:
 
 def _probe_name(leaf: int, column: str) -> str:
     return f"{leaf}.{column}"
+
+
+def _serves(stem: SteM, stream: int, runs: Sequence[Run], found: Arrived) -> bool:
+    """Whether a SteM has all rows that queries may need: none came before it, or was given up for others."""
+    if stem.upto < found.before.position or any(r.place.streams[stream].low < stem.since for r in runs):
+        return False
+    if stem.lost == LONG_AGO:
+        return True
+    marks = [(r.plan.windows, instants.mark_of(r.place)) for r in runs]
+    return all(
+        mark is not None and stem.lost + window.length < mark
+        for windows, mark in marks
+        for window in windows
+        if window.stream == stream
+    )
 
 
 def _leads(equality: Equality, places: Mapping[int, Numbers]) -> bool:

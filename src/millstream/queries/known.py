@@ -39,6 +39,8 @@ class Known:
         self._by_id: dict[int, TableInfo] = {}
         self._by_name: dict[str, TableInfo] = {}
         self._by_stream: dict[int, dict[int, TableInfo]] = {}
+        self._by_table: dict[str, dict[int, TableInfo]] = {}
+        self._by_target: dict[int, dict[int, TableInfo]] = {}
         self._loners: dict[int, TableInfo] = {}
         self._plans: dict[int, QueryPlan] = {}
         self._lock = threading.RLock()
@@ -64,6 +66,10 @@ class Known:
         plan = self._plans[query.id] = QueryPlan.from_json(query.standing.plan)
         for stream_id in plan.streams:
             self._by_stream.setdefault(stream_id, {})[query.id] = query
+        for name in plan.tables:
+            self._by_table.setdefault(name.lower(), {})[query.id] = query
+        if query.standing.target is not None:
+            self._by_target.setdefault(query.standing.target, {})[query.id] = query
         if not may_share(query, plan):
             self._loners[query.id] = query
 
@@ -71,8 +77,13 @@ class Known:
         del self._by_id[query.id]
         if self._by_name.get(query.name.lower()) is query:
             del self._by_name[query.name.lower()]
-        for stream_id in self._plans.pop(query.id).streams:
+        plan = self._plans.pop(query.id)
+        for stream_id in plan.streams:
             del self._by_stream[stream_id][query.id]
+        for name in {n.lower() for n in plan.tables}:
+            del self._by_table[name][query.id]
+        if query.standing is not None and query.standing.target is not None:
+            del self._by_target[query.standing.target][query.id]
         self._loners.pop(query.id, None)
 
     def __len__(self) -> int:
@@ -103,6 +114,17 @@ class Known:
         """The queries that can be in no group."""
         self._refresh()
         return list(self._loners.values())
+
+    def readers(self, table: TableInfo) -> list[TableInfo]:
+        """The queries that read a stream, or a table or view at each instant, in the order of their making."""
+        self._refresh()
+        found = self._by_stream.get(table.id, {}) | self._by_table.get(table.name.lower(), {})
+        return [found[query_id] for query_id in sorted(found)]
+
+    def feeds_of(self, table_id: int) -> list[TableInfo]:
+        """The queries that write to a table."""
+        self._refresh()
+        return list(self._by_target.get(table_id, {}).values())
 
     def is_read(self, stream_id: int) -> bool:
         self._refresh()

@@ -38,6 +38,7 @@ class Listing:
 
     def listed(self) -> list[Listed]:
         """For SHOW QUERIES: name, kind, status, streams, rows behind, last instant, deliveries, bytes, query."""
+        self.together.refresh()
         with self.lake.catalog.read() as connection:
             stored = queries.every_standing(connection)
             sizes = queries.state_sizes(connection)
@@ -50,12 +51,12 @@ class Listing:
         kind = "standing insert" if plan.into else ObjectKind.STREAMING_VIEW.value
         kind = kind if query.standing.target is not None else ObjectKind.CONTINUOUS_QUERY.value
         streams = [t for s in plan.streams if (t := self.lake.catalog.table(s)) is not None]
-        group = self.together.group(plan.streams[0]) if may_share(query, plan) else None
         sequence, answered_at = place.sequence, stored.answered_at
-        if group is not None:
-            place = group.place if query.id in group.plans else place
-            sequence = max(sequence, group.counters.get(query.id, 0))
-            answered_at = max(answered_at or "", group.answered_at.get(query.id, "")) or None
+        if may_share(query, plan):
+            group = self.together.group(plan.streams[0])
+            place = place if group is None or query.id not in group.plans else group.place
+            number, at = self.together.last(query, plan)
+            sequence, answered_at = max(sequence, number), max(answered_at or "", at) or None
         lag = max((self.lag(t, place) for t in streams), default=0)
         names = ", ".join(t.name for t in streams)
         return (
@@ -69,6 +70,7 @@ class Listing:
     def details(self, query: TableInfo) -> list[tuple[str, str]]:
         """For DESCRIBE EXTENDED: how a query is answered, and how it is doing."""
         plan = self.known.plan_of(query)
+        self.together.refresh()
         with self.lake.catalog.read() as connection:
             stored = queries.standing(connection, query.id)
             size = queries.state_sizes(connection).get(query.id, 0)

@@ -5,7 +5,7 @@ Either way each row is read once, and what comes back is the rows that some quer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 from millstream.execute.shared.selections import Matches, Passed
 from millstream.plan.standing import ROW_NUMBER
 from millstream.queries.tasks import Portion, in_tasks, marked, portions
+from millstream.schedule.eddy import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
 
     from millstream.execute.shared.selections import Matcher
     from millstream.queries.tasks import Large
+    from millstream.schedule.eddy import Policy
     from millstream.storage.lake import Lake
 
     Numbers = NDArray[np.int64]
+
+SOME = 4_096
+"""So many rows go through the operators in one order; few enough to follow when selectivities shift."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,36 @@ class Matched:
     matches: Matches
 
 
-def here(matcher: Matcher, rows: pa.Table, order: Sequence[str]) -> Matched:
-    """Match rows in this process."""
+def here(matcher: Matcher, rows: pa.Table, policy: Policy) -> tuple[Matched, list[str]]:
+    """Match rows in this process; also the last order in which they went through the operators."""
     rows = lowered(rows)
-    found = matcher.match(rows, order)
+    found, order = by_policy(matcher, rows, policy)
+    return _used(rows, found), order
+
+
+def by_policy(matcher: Matcher, rows: pa.Table, policy: Policy) -> tuple[Matches, list[str]]:
+    """Match rows some at a time, in an order that the policy draws anew from what became of those before."""
+    found, order = [], list[str]()
+    for start in range(0, max(1, rows.num_rows), SOME):
+        order = drawn(policy, matcher.operators)
+        one = matcher.match(rows.slice(start, SOME), order)
+        learn(policy, one.passed)
+        found.append(replace(one, rows=one.rows + start))
+    if len(found) == 1:
+        return found[0], order
+    queries = np.concatenate([m.queries for m in found])
+    by_query = np.argsort(queries, kind="stable")
+    places = np.concatenate([m.rows for m in found])
+    return Matches(places[by_query], queries[by_query], _summed(p for m in found for p in m.passed)), order
+
+
+def learn(policy: Policy, passed: Iterable[Passed]) -> None:
+    """Tell a policy what became of a batch."""
+    for one in passed:
+        policy.observe(one.operator, one.terms, one.taken, one.returned)
+
+
+def _used(rows: pa.Table, found: Matches) -> Matched:
     used, places = used_places(found.rows, rows.num_rows)
     return Matched(rows.take(pa.array(used)), Matches(places, found.queries, found.passed))
 
@@ -70,7 +101,8 @@ def _task(matcher: Matcher, large: Large, order: tuple[str, ...], portion: Porti
     within = (ids >= (large.scan.since or 0)) & (ids < large.below)
     if not within.all():
         rows, ids = rows.filter(pa.array(within)), ids[within]
-    return here(matcher, marked(rows, large.marking, ids, portion.table), order)
+    rows = lowered(marked(rows, large.marking, ids, portion.table))
+    return _used(rows, matcher.match(rows, order))
 
 
 def _together(found: Sequence[Matched]) -> Matched:

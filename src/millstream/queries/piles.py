@@ -1,9 +1,10 @@
-"""The open panes of a part whose partial results Spark merges: in piles, so that an answer reads few rows of them.
+"""The open panes of a part, in piles that many merges at once are made of, so that an answer reads few rows.
 
 Rows of partial results wait until they enter; then they lie on the pile of the place at which they leave. Sixteen
 pieces of a pile become one, sixteen neighbouring piles become one, sixteen of these become one, and so on. A merge
-is noted when it is first of use and made later, all of a step's together in one job; so a backlog of many instants
-costs two jobs, as one instant does: one for merges, one for the answers.
+is noted when it is first of use and made later, all of a step's together: by Spark in one job, so that a backlog
+of many instants costs two jobs, as one instant does, one for merges and one for the answers; or by Arrow, for all
+queries that are stepped together.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Node:
 
     rows: pa.Table | None
     of: tuple[Node, ...] = ()
+
+    def settle(self, rows: pa.Table) -> None:
+        """It has been merged."""
+        self.rows, self.of = rows, ()
 
     def pieces(self) -> Iterator[pa.Table]:
         """The rows that are there."""
@@ -92,27 +97,33 @@ class Piles:
 
     def at_each(self, instants: Sequence[int], merge: Merge) -> list[list[pa.Table]]:
         """What is to be merged for each of some instants, which come in order."""
-        covers = []
+        covers = self.covers(instants)
+        nodes = self.unmade(covers)
+        if nodes:
+            for node, rows in zip(nodes, merge([list(n.pieces()) for n in nodes]), strict=True):
+                node.settle(rows)
+        return [[r for n in cover for r in n.pieces()] for cover in covers]
+
+    def covers(self, instants: Sequence[int]) -> list[list[Node]]:
+        """What makes up the state at each of some instants, which come in order; some may have to be made yet."""
+        found = []
         for x in instants:
             self._enter(x)
             self._expire(x)
-            covers.append(list(self._cover()))
-        self._make([n for cover in covers for n in cover], merge)
-        return [[r for n in cover for r in n.pieces()] for cover in covers]
+            found.append(list(self._cover()))
+        return found
+
+    def unmade(self, covers: Sequence[Sequence[Node]]) -> list[Node]:
+        """The merges that were noted, of those that are of use now and later."""
+        kept = [n for pile in self._piles for n in pile.nodes()]
+        wanted = [n for cover in covers for n in cover]
+        nodes = {id(n): n for n in (*wanted, *kept, *self._blocks.values()) if n.rows is None}
+        return list(nodes.values())
 
     def expire(self, x: int) -> None:
         """Give up what has left by a place."""
         self._waiting = [t for t in self._waiting if pc.max(t.column(U)).as_py() > x]
         self._expire(x + 1)
-
-    def _make(self, wanted: Sequence[Node], merge: Merge) -> None:
-        """Make the merges that were noted, of those that are of use now and later."""
-        kept = [n for pile in self._piles for n in pile.nodes()]
-        nodes = {id(n): n for n in (*wanted, *kept, *self._blocks.values()) if n.rows is None}
-        if nodes:
-            made = merge([list(n.pieces()) for n in nodes.values()])
-            for node, rows in zip(nodes.values(), made, strict=True):
-                node.rows, node.of = rows, ()
 
     # Piles
 

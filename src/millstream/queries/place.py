@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -43,6 +43,8 @@ class Place:
     """The last instant answered, on the axis of the sample."""
     passed: int | None = None
     """The watermark of all streams at the last step: what is monotone has been delivered up to there."""
+    first_late: int | None = None
+    """The time of the first row, where it came late and counts as on time all the same."""
     covered: int | None = None
     """No row that has come is in a window after this time."""
     late: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -57,8 +59,19 @@ class Place:
     is_rowless: bool = False
     """Whether rows of its windows have been given up, so that it can be answered from states alone."""
 
+    def copy(self) -> Place:
+        """One to go on with; this one stays as it is."""
+        return replace(
+            self,
+            streams={k: replace(s) for k, s in self.streams.items()},
+            pending=list(self.pending),
+            late={k: list(v) for k, v in self.late.items()},
+            ledger={k: list(v) for k, v in self.ledger.items()},
+        )
+
     def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+        made = vars(self) | {"streams": {k: vars(s) for k, s in self.streams.items()}}
+        return json.dumps(made, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Place:

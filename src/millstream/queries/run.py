@@ -15,7 +15,7 @@ from millstream.queries.tuning import Choice, Chunks
 from millstream.queries.windows import HELD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -50,6 +50,8 @@ class Run:
     """How many rows have come since the last answer."""
     rows_an_answer: int = 0
     """How many came before it, since the one before."""
+    is_proven: bool | None = None
+    """Whether the kernel knows all that it asks of new rows; None if nobody has looked yet."""
     stale: set[int] = field(default_factory=set)
     """Streaming tables that rows were taken from, so that states made of them are to be made anew."""
 
@@ -90,3 +92,9 @@ class Look:
     tables: Mapping[int, TableInfo]
     upto: Mapping[int, int]
     reader: Reader
+
+    def is_idle(self, due: Iterable[Sequence[Instant]], came: Iterable[Arrived]) -> bool:
+        """Whether the clock alone has moved on: nothing has come, nothing is due."""
+        if any(due) or any(len(found.ids) for found in came):
+            return False
+        return all(t.time is not None and t.time.is_arrival for t in self.tables.values())

@@ -181,7 +181,7 @@ class Stepper:
         if run.stale:
             self._make_anew(run, look)
         rewritten = self._change_plan(run, look)
-        place = Place.from_json(run.place.to_json())
+        place = run.place.copy()
         came = [self.feeder.arrived(place, look, s) for s in run.plan.streams]
         step = Step(place, rewritten=rewritten)
         counted = place.accepted
@@ -198,9 +198,7 @@ class Stepper:
             self._keep_panes(run, step, look, came, counted)
             due = self.due(run, place, came)
             self._answer(run, step, look, due, came, counted)
-            is_idle = not due and not any(len(a.ids) for a in came)
-            if is_idle and all(look.tables[s].time.is_arrival for s in run.plan.streams):  # type: ignore[union-attr]
-                # The clock alone has moved on.
+            if look.is_idle([due], came):
                 return None
         self.store.commit(run, step, look)
         return len(step.deliveries)
@@ -359,7 +357,7 @@ class Stepper:
                 continue
             text = text.replace(merged_name(number), merged_text(part, number))
             merge = partial(self._answers.merged, part, run.schemas[number])
-            covers = self._piles(run, number).at_each([i.x for i in due], merge)
+            covers = self.piles(run, number).at_each([i.x for i in due], merge)
             self._answers.put_state(feed, number, run.schemas[number], due, covers)
         return self._answers.answers(plan, replace(plan.split, text=text), due, feed, _types(run))
 
@@ -371,14 +369,14 @@ class Stepper:
         if not isinstance(state, Panes):
             run.states[number] = state = _refilled(Panes(part, run.schemas[number]), state)
         try:
-            return _numbered(state.at_each([i.x for i in due]), part)
+            return numbered(state.at_each([i.x for i in due]), part)
         except UnmergeableError:
             run.unmergeable.add(number)
             return None
 
     @staticmethod
-    def _piles(run: Run, number: int) -> Piles:
-        """A state for Spark to merge."""
+    def piles(run: Run, number: int) -> Piles:
+        """A state for merges of many at once."""
         state = run.states.get(number)
         if not isinstance(state, Piles):
             run.states[number] = state = _refilled(Piles(run.schemas[number]), state)
@@ -428,10 +426,14 @@ class Stepper:
             at = int(times[low])
             step.deliveries.append((Instant(at, at), self.shaped(run, rows.slice(low, high - low))))
 
+    def wants_other_plan(self, run: Run) -> bool:
+        """Whether a query is to be answered in the other way from now on."""
+        wanted = self.plan or run.choice.plan
+        return run.has_choice and run.is_split != (wanted == INCREMENTAL)
+
     def _change_plan(self, run: Run, look: Look) -> set[int]:
         """Go over to the plan that is wanted, if it is another one; returns the states to be stored anew."""
-        wanted = self.plan or run.choice.plan
-        if not run.has_choice or run.is_split == (wanted == INCREMENTAL):
+        if not self.wants_other_plan(run):
             return set()
         run.place.is_split = not run.place.is_split
         run.states.clear()
@@ -506,7 +508,7 @@ def _types(run: Run) -> list[pa.DataType]:
     return [c.type for c in run.query.schema.columns]
 
 
-def _numbered(answers: Sequence[pa.Table], part: Part) -> pa.Table:
+def numbered(answers: Sequence[pa.Table], part: Part) -> pa.Table:
     """The merged groups of each instant; without keys one row for each, whether or not there are panes."""
     made = []
     for number, rows in enumerate(answers):

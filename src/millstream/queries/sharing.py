@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from millstream.catalog import groups, queries, streams
+from millstream.catalog import groups, queries, streams, views
 from millstream.catalog.commits import time_text
 from millstream.catalog.groups import BlockInfo
 from millstream.errors import MillstreamError
@@ -22,11 +22,12 @@ from millstream.plan.standing import ROW_NUMBER, TIME
 from millstream.queries import matching
 from millstream.queries.blocks import Block, block_of, expression_name, fold
 from millstream.queries.evaluating import Asked, evaluate
+from millstream.queries.groups import key_of
 from millstream.queries.place import Place
 from millstream.schedule.eddy import drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     from millstream.execute.session import Spark
     from millstream.queries.answering import Answers
     from millstream.queries.arrivals import Arrived
+    from millstream.queries.evaluating import Values
     from millstream.queries.feeding import Feeder
     from millstream.queries.groups import Group
-    from millstream.queries.matching import Matched
+    from millstream.queries.known import Known
     from millstream.queries.run import Look
     from millstream.schema import Schema
     from millstream.storage.lake import Lake
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 BOOLEAN = pa.bool_()
+
+
+class StaleError(Exception):
+    """A group is stored in another place than the one it was stepped from, or nobody is in it any more."""
 
 
 @dataclass
@@ -95,13 +101,16 @@ class Asking:
         return replace(self, queries=(query,), stretches=(stretch,), places=_places(basket, [stretch]))
 
 
-def _askings(group: Group, basket: Basket, schema_of: Callable[[int], Schema]) -> list[Asking]:
+def _askings(group: Group, basket: Basket, schema_of: Callable[[int], Schema | None]) -> list[Asking]:
     """What is asked for beside columns; those who ask for the same have it together."""
     own, found = basket.own() if group.asking else {}, dict[tuple[str, ...], list[int]]()
     kinds: dict[tuple[str, ...], tuple[pa.DataType, ...]] = {}
     for query in group.asking & own.keys():
-        shared, schema = group.shared(query), schema_of(query).arrow
-        of_query = tuple(f.type for f, o in zip(schema, shared.outputs, strict=True) if o.text)
+        shared, schema = group.shared(query), schema_of(query)
+        if schema is None:
+            # It was dropped a moment ago: nobody will ask for its rows.
+            continue
+        of_query = tuple(f.type for f, o in zip(schema.arrow, shared.outputs, strict=True) if o.text)
         key = (*shared.texts, *(str(k) for k in of_query))
         found.setdefault(key, []).append(query)
         kinds[key] = of_query
@@ -122,21 +131,22 @@ def _places(basket: Basket, stretches: Sequence[tuple[int, int]]) -> Numbers:
 class Sharer:
     """Steps groups; not for several threads on one group at once."""
 
-    def __init__(self, lake: Lake, answers: Answers, spark: Spark, feeder: Feeder) -> None:
+    def __init__(self, lake: Lake, known: Known, answers: Answers, spark: Spark, feeder: Feeder) -> None:
         self._lake = lake
+        self._known = known
         self._answers = answers
         self._spark = spark
         self._feeder = feeder
 
-    def step(self, group: Group, look: Look, schema_of: Callable[[int], Schema]) -> tuple[int, list[int]]:
+    def step(self, group: Group, look: Look) -> tuple[int, list[int]]:
         """Take in what has come; the number of deliveries, and the queries that have failed and left."""
-        place = Place.from_json(group.place.to_json())
+        place = group.place.copy()
         found = self._feeder.arrived(place, look, group.stream)
         place.streams[group.stream] = found.seen
         basket = self._matched(group, look, found)
         self._begin_where_they_joined(group, basket)
         self._test(group, basket)
-        rows = self._with_expressions(group, basket, schema_of)
+        rows = self._with_expressions(group, basket)
         block = self._block(group, rows, basket, look)
         self._commit(group, place, found, block, basket.failed)
         return self._moved_on(group, place, block, basket.failed)
@@ -148,22 +158,16 @@ class Sharer:
         if not len(found.ids) or not group.plans:
             return Basket(table.schema.arrow.empty_table(), *np.empty((2, 0), np.int64))
         matcher = group.selections.ready()
-        order = drawn(group.policy, matcher.operators)
         feed = self._feeder.feed(
             group.as_run(table), group.place, look, [found], 0, is_new=True, most_here=self._answers.most_here
         )
         if 0 in feed.large:
-            made = matching.in_spark(self._lake, self._spark.session, matcher, feed.large[0], order)
+            group.order = drawn(group.policy, matcher.operators)
+            made = matching.in_spark(self._lake, self._spark.session, matcher, feed.large[0], group.order)
+            matching.learn(group.policy, made.matches.passed)
         else:
-            made = matching.here(matcher, feed.arrow[stream_name(0)], order)
-        self._learn(group, made, order)
+            made, group.order = matching.here(matcher, feed.arrow[stream_name(0)], group.policy)
         return Basket(made.rows, made.matches.queries, made.matches.rows)
-
-    @staticmethod
-    def _learn(group: Group, made: Matched, order: Sequence[str]) -> None:
-        group.order = order
-        for passed in made.matches.passed:
-            group.policy.observe(passed.operator, passed.terms, passed.taken, passed.returned)
 
     @staticmethod
     def _begin_where_they_joined(group: Group, basket: Basket) -> None:
@@ -186,13 +190,9 @@ class Sharer:
         by_text: dict[str, list[int]] = {}
         for query in own:
             by_text.setdefault(group.shared(query).test or "", []).append(query)
-        asked = [
-            Asked(f"coalesce({text}, false)", BOOLEAN, _places(basket, [own[q] for q in who]))
-            for text, who in by_text.items()
-        ]
+        asked = [(_tested(text, _places(basket, [own[q] for q in who])), who) for text, who in by_text.items()]
         kept, failed = np.ones(len(basket.queries), bool), dict[int, MillstreamError]()
-        found = evaluate(self._answers, basket.rows, asked)
-        for one, values, who in zip(asked, found, by_text.values(), strict=True):
+        for one, who, values in self._answered(basket, own, asked):
             if isinstance(values, MillstreamError):
                 failed |= dict.fromkeys(who, values)
                 continue
@@ -203,14 +203,35 @@ class Sharer:
         basket.keep(kept)
         basket.fail(failed)
 
-    def _with_expressions(self, group: Group, basket: Basket, schema_of: Callable[[int], Schema]) -> pa.Table:
+    def _answered(
+        self, basket: Basket, own: Mapping[int, tuple[int, int]], asked: Sequence[tuple[Asked, list[int]]]
+    ) -> Iterator[tuple[Asked, list[int], Values]]:
+        """What tests say, and to whom; one that fails is asked again, apart for those who have other rows."""
+        apart: dict[tuple[str, bytes], tuple[Asked, list[int]]] = {}
+        found = evaluate(self._answers, basket.rows, [one for one, _ in asked])
+        for (one, who), values in zip(asked, found, strict=True):
+            if not isinstance(values, MillstreamError) or len(who) == 1:
+                yield one, who, values
+                continue
+            for query in who:
+                alone = replace(one, places=_places(basket, [own[query]]))
+                key = (one.text, alone.places.tobytes())
+                apart.setdefault(key, (alone, []))[1].append(query)
+        found = evaluate(self._answers, basket.rows, [one for one, _ in apart.values()])
+        yield from ((one, who, values) for (one, who), values in zip(apart.values(), found, strict=True))
+
+    def _schema(self, query_id: int) -> Schema | None:
+        found = self._known.get(query_id)
+        return None if found is None else found.schema
+
+    def _with_expressions(self, group: Group, basket: Basket) -> pa.Table:
         """The rows for a block: those of the stream, behind them some of their own for those who ask for more."""
         rows = basket.rows.select([n for n in basket.rows.column_names if group.columns[n] or n == TIME])
-        asking = _askings(group, basket, schema_of)
+        asking = _askings(group, basket, self._schema)
         found = evaluate(self._answers, basket.rows, [a for one in asking for a in one.asked])
         if any(isinstance(values, MillstreamError) for values in found):
             basket.fail(self._failing(basket, asking))
-            return self._with_expressions(group, basket, schema_of)
+            return self._with_expressions(group, basket)
         parts, at, values = [rows], rows.num_rows, iter(found)
         for one in asking:
             part = rows.take(pa.array(one.places))
@@ -248,6 +269,7 @@ class Sharer:
         failed: Mapping[int, MillstreamError],
     ) -> None:
         def work(commit: Commit) -> tuple[BlockInfo, Block] | None:
+            check_in_force(commit, group)
             groups.moved_on(commit, group.id, place.to_json())
             name = groups.consumer(group.id)
             streams.set_consumer(commit, group.stream, name, place.streams[group.stream].position)
@@ -273,9 +295,11 @@ class Sharer:
         ids = group.blocks.to_fold()
         if not ids:
             return
-        made = fold([b for b in (group.blocks.get(i) for i in ids) if b is not None]).stored()
+        there = {q.id for q in self._known.every()}
+        last = {q: number for q, (number, _) in dict(group.blocks.last_numbers()).items() if q in there}
+        made = fold([b for b in (group.blocks.get(i) for i in ids) if b is not None], last).stored()
         self._lake.catalog.commit(lambda commit: groups.fold(commit, ids, made))
-        group.blocks.folded(ids, BlockInfo(ids[-1], len(made.rows) + len(made.marks)))
+        group.blocks.folded(ids, BlockInfo(ids[-1], len(made.rows) + len(made.marks)), last)
 
     @staticmethod
     def _moved_on(
@@ -289,8 +313,23 @@ class Sharer:
         return int(counts.sum()), list(failed)
 
 
+def _tested(text: str, places: Numbers) -> Asked:
+    return Asked(f"coalesce({text}, false)", BOOLEAN, places)
+
+
+def check_in_force(commit: Commit, group: Group) -> None:
+    """Statements may have come in between: whoever stands in another place now is to be looked at anew."""
+    stored = groups.find(commit.connection, key_of(group.stream))
+    if stored is None or Place.from_json(stored.place) != group.place:
+        raise StaleError
+    if groups.is_empty(commit.connection, group.id):
+        raise StaleError
+
+
 def take_out(commit: Commit, group: Group, query: int, position: int) -> None:
     """Let a query go on by itself from where the group is; `position` is that of the rows that it has had."""
+    if not views.is_there(commit.connection, query):
+        return
     groups.leave(commit, query)
     if query in group.since:
         # It has had nothing: its own place is still that of its beginning.
@@ -298,7 +337,7 @@ def take_out(commit: Commit, group: Group, query: int, position: int) -> None:
     else:
         seen = replace(group.seen, position=position, low=position, born=position)
         place = Place(streams={group.stream: seen}, sequence=group.counters[query])
-        queries.moved_on(commit, query, place.to_json(), None, None)
+        queries.moved_on(commit, query, place.to_json(), None, group.answered_at.get(query))
     streams.set_consumer(commit, group.stream, queries.consumer(query), position)
 
 

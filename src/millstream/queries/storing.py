@@ -94,7 +94,7 @@ class Store:
             self._low(run, place, look)
         place.snapshot = look.snapshot.id
         made = self._delivered(step, look)
-        place.sequence += len(made)
+        place.sequence += len(step.deliveries)
         answer = None if step.answer is None else packed(step.answer)
         target = self._target(run)
 
@@ -136,10 +136,12 @@ class Store:
 
     @staticmethod
     def _delivered(step: Step, look: Look) -> list[Delivered]:
+        """What is kept of a step's deliveries."""
         first = step.place.sequence + 1
+        gone = max(0, len(step.deliveries) - KEPT_DELIVERIES)
         return [
             Delivered(first + i, at.tau, look.snapshot.id, at.skipped, packed(rows))
-            for i, (at, rows) in enumerate(step.deliveries)
+            for i, (at, rows) in enumerate(step.deliveries[gone:], gone)
         ]
 
     def _store_pieces(self, commit: Commit, run: Run, step: Step, passed: int) -> None:

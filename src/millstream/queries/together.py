@@ -1,20 +1,24 @@
 """The groups of a database: stepped, joined, left, and asked what they have delivered.
 
-Whoever steps, joins or leaves holds the lock of the queries; those who read deliveries need none.
+Whoever steps, joins or leaves holds the lock of the queries, and so does who makes a group be in force: two copies
+of one would deliver the same rows. Those who read deliveries need none.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from millstream.catalog import groups, queries, streams
+from millstream.catalog import groups, queries, streams, views
+from millstream.errors import Condition, DataError, StatementError
 from millstream.queries.blocks import Blocks
 from millstream.queries.groups import join, key_of, load, welcome
 from millstream.queries.known import may_share
-from millstream.queries.sharing import Sharer, take_out
+from millstream.queries.sharing import Sharer, StaleError, check_in_force, take_out
 from millstream.schedule.eddy import POLICIES, TICKETS
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from millstream.catalog.commits import Commit
@@ -27,7 +31,6 @@ if TYPE_CHECKING:
     from millstream.queries.place import Place
     from millstream.queries.running import Stepper
     from millstream.schedule.eddy import Policy
-    from millstream.schema import Schema
     from millstream.storage.lake import Lake
 
 MOST_ROWS = 524_288
@@ -37,12 +40,15 @@ MOST_ROWS = 524_288
 class Together:
     """See the module's contract."""
 
-    def __init__(self, lake: Lake, known: Known, answers: Answers, spark: Spark, stepper: Stepper) -> None:
+    def __init__(
+        self, lake: Lake, known: Known, answers: Answers, spark: Spark, stepper: Stepper, lock: threading.RLock
+    ) -> None:
+        self.lock = lock
         self._lake = lake
         self._known = known
         self._answers = answers
         self._stepper = stepper
-        self._sharer = Sharer(lake, answers, spark, stepper.feeder)
+        self._sharer = Sharer(lake, known, answers, spark, stepper.feeder)
         self._groups: dict[int, Group] = {}
         self._blocks: dict[int, Blocks] = {}
         self._policy = TICKETS
@@ -57,16 +63,17 @@ class Together:
     @policy.setter
     def policy(self, name: str) -> None:
         """How the order of operators is chosen from now on."""
-        self._policy = name
-        for group in self._groups.values():
-            group.policy = self.new_policy()
+        with self.lock:
+            self._policy = name
+            for group in self._groups.values():
+                group.policy = self.new_policy()
 
     def new_policy(self) -> Policy:
         """A policy of the kind that is wanted, which has learnt nothing yet."""
         return POLICIES[self._policy]()
 
     def streams(self) -> list[int]:
-        """The streams that groups are on."""
+        """The streams that groups are on, those that everybody has left included."""
         with self._lake.catalog.read() as connection:
             return [int(key) for key in groups.every(connection)]
 
@@ -82,41 +89,70 @@ class Together:
             return None
         try:
             with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
-                made, failed = self._sharer.step(group, look, self._schema)
+                made, failed = self._sharer.step(group, look)
                 self.apart.update(failed)
-        except BaseException:
+        except BaseException as error:
             # What is stored counts.
-            self.forget(stream_id)
-            raise
+            self._groups.pop(stream_id, None)
+            if isinstance(error, StaleError):
+                return 0
+            if not isinstance(error, StatementError | DataError) or error.condition is Condition.CANCELLED:
+                raise
+            return self._part(group)
         if not group.plans:
-            self.forget(stream_id)
+            self._groups.pop(stream_id, None)
         return made
 
-    def _schema(self, query_id: int) -> Schema:
-        found = self._known.get(query_id)
-        assert found is not None
-        return found.schema
+    def _part(self, group: Group) -> int:
+        """Let all go on by themselves from where the group is: what it cannot do, some of them may."""
+        everyone = list(group.plans)
+
+        def work(commit: Commit) -> None:
+            check_in_force(commit, group)
+            for query in everyone:
+                take_out(commit, group, query, group.seen.position)
+
+        with suppress(StaleError):
+            self._lake.catalog.commit(work)
+            self.apart.update(everyone)
+        return 0
 
     def group(self, stream_id: int) -> Group | None:
-        """The group on a stream with all who are in it; None if there is none."""
+        """The group on a stream with all who are in it; None if nobody is."""
         known = self._groups.get(stream_id)
-        if known is None:
-            stream = self._lake.catalog.table(stream_id)
-            known = None if stream is None else load(self._lake.catalog, stream, self.new_policy())
-            if known is None:
-                return None
-            self._groups[stream_id] = known
-            welcome(self._lake.catalog, known, self._known.plan)
-        return known
+        return self._loaded(stream_id) if known is None else known
+
+    def _loaded(self, stream_id: int) -> Group | None:
+        with self.lock:
+            known, catalog = self._groups.get(stream_id), self._lake.catalog
+            stream, blocks = catalog.table(stream_id), self._stored_blocks(stream_id)
+            if known is None and stream is not None and blocks is not None:
+                known = load(catalog, stream, blocks, self.new_policy())
+                if known is not None:
+                    welcome(catalog, known, self._known.plan)
+                    self._groups[stream_id] = known
+            return known
+
+    def refresh(self) -> None:
+        """Before people are shown groups: where another process steps them, they are to be loaded anew."""
+        if self._lake.read_only:
+            with self.lock:
+                self._groups.clear()
+                for blocks in self._blocks.values():
+                    blocks.refresh()
 
     def forget(self, stream_id: int) -> None:
+        """A stream has gone."""
         self._groups.pop(stream_id, None)
+        self._blocks.pop(stream_id, None)
 
     # Coming and going
 
     @staticmethod
     def enter(commit: Commit, query: TableInfo, place: Place) -> None:
         """Let a new query, or one that has caught up, be in its group from its place on."""
+        if not views.is_there(commit.connection, query.id):
+            return
         [(stream_id, seen)] = place.streams.items()
         join(commit, stream_id, query.id, seen, place.sequence)
         streams.remove_consumer(commit, stream_id, queries.consumer(query.id))
@@ -145,12 +181,17 @@ class Together:
     @property
     def apart(self) -> set[int]:
         """Those who could be in a group, and are not: they are paused, have failed, or are catching up."""
-        if self._apart is None:
-            with self._lake.catalog.read() as connection:
-                members = groups.every_member(connection)
-            could = {q.id for q in self._known.every()} - {q.id for q in self._known.loners()}
-            self._apart = could - members
-        return self._apart
+        with self.lock:
+            if self._apart is None:
+                # In this order: who is made in between is a member, and not yet among those who could be one.
+                could = {q.id for q in self._known.every()} - {q.id for q in self._known.loners()}
+                with self._lake.catalog.read() as connection:
+                    self._apart = could - groups.every_member(connection)
+            return self._apart
+
+    def is_apart(self, query: TableInfo) -> bool:
+        """Whether a query is in no group, be it that it could not be."""
+        return query.id in self.apart or not may_share(query, self._known.plan_of(query))
 
     def has_caught_up(self, place: Place) -> bool:
         """Whether a query is as far as its group, so that it can be in it."""
@@ -166,7 +207,7 @@ class Together:
             if group is not None:
                 group.remove(query_id)
                 if not group.plans:
-                    self.forget(stream_id)
+                    del self._groups[stream_id]
 
     # What was delivered
 
@@ -175,13 +216,20 @@ class Together:
         group = self._groups.get(stream_id)
         if group is not None and not self._lake.read_only:
             return group.blocks
+        found = self._stored_blocks(stream_id)
+        if found is not None:
+            found.refresh()
+        return found
+
+    def _stored_blocks(self, stream_id: int) -> Blocks | None:
         if stream_id not in self._blocks:
             with self._lake.catalog.read() as connection:
                 stored = groups.find(connection, key_of(stream_id))
             if stored is None:
                 return None
-            self._blocks[stream_id] = Blocks(self._lake.catalog, stored.id)
-        self._blocks[stream_id].refresh()
+            made = Blocks(self._lake.catalog, stored.id)
+            made.refresh()
+            return self._blocks.setdefault(stream_id, made)
         return self._blocks[stream_id]
 
     def total(self, query: TableInfo, plan: QueryPlan) -> int:
@@ -189,7 +237,14 @@ class Together:
         if not may_share(query, plan):
             return 0
         group = self._groups.get(plan.streams[0])
-        if group is not None and query.id in group.counters and not self._lake.read_only:
-            return group.counters[query.id]
+        if group is not None and not self._lake.read_only and (number := group.counters.get(query.id)) is not None:
+            return number
         found = self.blocks(plan.streams[0])
         return 0 if found is None else found.last_of(query.id)
+
+    def last(self, query: TableInfo, plan: QueryPlan) -> tuple[int, str]:
+        """The number of the last delivery that a query has had in groups, and when that was; for people."""
+        group, found = self._groups.get(plan.streams[0]), self._stored_blocks(plan.streams[0])
+        if group is not None and (number := group.counters.get(query.id)) is not None:
+            return number, group.answered_at.get(query.id, "")
+        return (0, "") if found is None else found.last_numbers().get(query.id, (0, ""))

@@ -382,6 +382,7 @@ class ShowWhat(StrEnum):
     FILES = "FILES"
     SETTINGS = "SETTINGS"
     EDDY = "EDDY"
+    JOINS = "JOINS"
     CREATE = "CREATE"
     JOBS = "JOBS"
 

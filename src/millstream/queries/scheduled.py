@@ -1,0 +1,515 @@
+"""Joins of two streams whose windows are large, shared by queries with windows of any length, and scheduled.
+
+Queries with the same equalities between the same two streams are one join. What has come since the last look is a
+*turn*: the active rows of each stream are a batch, joined with the other stream slice by slice, from the nearest
+to the furthest; a slice lies between two neighbouring windows. Which unit of work is next the join's policy says
+(`schedule.joins`), and between any two units new rows make a new turn. A query gets a turn when its own window is
+done, and never before an earlier one; then it is stepped from its own place, and its results are told apart just
+as if it were alone.
+
+The driver holds the batches, and the results that somebody still waits for. What has been released is committed,
+the queries of one turn together; whatever else is known here can be made anew from their places at any time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.errors import MillstreamError
+from millstream.plan.sharing import Equality, column_name
+from millstream.plan.standing import Sampling, WindowKind
+from millstream.queries import slices
+from millstream.queries.chorus import AloneError
+from millstream.queries.combining import Combining, answered, began, shared_of
+from millstream.queries.joining import Family
+from millstream.queries.response import Arrivals, Responses
+from millstream.queries.slicing import Slicer
+from millstream.queries.turns import Batch, Front, Result, Turn, spot_of
+from millstream.schedule.join_policies import GREEDY, POLICIES, Measured
+from millstream.schedule.joins import Arrival, JoinSchedule
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from millstream.execute.session import Spark
+    from millstream.queries.answering import Answers
+    from millstream.queries.run import Look, Run, Step
+    from millstream.queries.running import Stepper
+    from millstream.queries.turns import Marked
+    from millstream.schedule.eddy import Policy
+    from millstream.schedule.joins import Work
+    from millstream.storage.lake import Lake
+    from millstream.storage.transaction import Written
+
+    Numbers = NDArray[np.int64]
+    Times = NDArray[np.float64]
+    Key = tuple[tuple[int, int], tuple[Equality, ...]]
+
+MANY_ROWS = 131_072
+"""A join is scheduled when so many rows of one stream are in its windows; SteMs serve smaller ones."""
+MOST_ROWS = 131_072
+"""A turn takes in so many rows of a stream at most: nobody gets anything of it sooner than its nearest slice."""
+MOST_TURNS = 64
+"""While so many are open, what comes waits in the streams."""
+MOST_FOUND = 16_777_216
+"""A unit with more results than this is for Spark, and its queries are stepped alone."""
+SHARE = 0.25
+"""Units that are expected to take no longer than this together, in seconds, share a job."""
+
+
+def key_of(run: Run, most_here: int) -> Key | None:
+    """The streams that a query joins, and what is to be equal; None if it cannot be scheduled."""
+    plan, shared = run.plan, run.plan.shared
+    if shared is None or len(shared.leaves) != 2 or not plan.is_early or not most_here or run.stale:
+        return None
+    if plan.sample.kind is not Sampling.REALTIME or len({w.length for w in plan.windows}) > 1:
+        return None
+    if any(w.kind is not WindowKind.INTERVAL or w.is_kept for w in plan.windows):
+        return None
+    if run.query.standing is None or run.query.standing.target is not None:
+        return None
+    first, second = (plan.windows[leaf.window].stream for leaf in shared.leaves)
+    return (first, second), tuple(sorted({_from_first(e) for e in shared.equalities}, key=str))
+
+
+def _from_first(equality: Equality) -> Equality:
+    if equality.left == 0:
+        return equality
+    return Equality(0, equality.right_column, 1, equality.left_column)
+
+
+@dataclass(eq=False)
+class Join:
+    """A shared join: who is in it, where it is, and what it has begun."""
+
+    streams: tuple[int, int]
+    equalities: tuple[Equality, ...]
+    schedule: JoinSchedule
+    cost: Measured
+    front: Front
+    runs: dict[int, Run] = field(default_factory=dict)
+    """Its queries as they are now; turns know whom they are for."""
+    cast: Family | None = None
+    turns: list[Turn] = field(default_factory=list)
+    of_batch: dict[int, Turn] = field(default_factory=dict)
+    responses: dict[int, Responses] = field(default_factory=dict)
+    widths: dict[int, float] = field(default_factory=dict)
+    """By stream: how many bytes a row has, as far as the join reads it."""
+    most_extra: int = 0
+    jobs: int = 0
+    units: int = 0
+
+    @property
+    def window(self) -> int:
+        return max((r.plan.windows[0].length for r in self.runs.values()), default=0)
+
+    @property
+    def buffered(self) -> dict[int, int]:
+        """By stream: how many rows may still be needed."""
+        streams = self.front.place.streams.items()
+        lows = [(i, s.position, [r.place.streams[i].low for r in self.runs.values()]) for i, s in streams]
+        return {i: position - min(low, default=position) for i, position, low in lows}
+
+    @property
+    def buffer_bytes(self) -> int:
+        return int(sum(rows * self.widths.get(i, 0.0) for i, rows in self.buffered.items()))
+
+    @property
+    def extra_bytes(self) -> int:
+        """What is held beside the buffers."""
+        return self.front.bytes + sum(t.bytes for t in self.turns)
+
+    def leave(self, query: int) -> None:
+        """Serve a query no more."""
+        if self.runs.pop(query, None) is None:
+            return
+        self.schedule.remove(str(query))
+        self.front.unanswered.pop(query, None)
+        self.cast = None
+        for turn in self.turns:
+            turn.waiting.discard(query)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Forget turns that nobody waits for."""
+        self.turns = [t for t in self.turns if t.waiting]
+        self.of_batch = {n: t for t in self.turns for n in t.batches}
+
+
+class Scheduled:
+    """See the module's contract. Whoever steps holds the lock of the queries."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        answers: Answers,
+        stepper: Stepper,
+        spark: Spark,
+        make_policy: Callable[[], Policy],
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._lake = lake
+        self._answers = answers
+        self._stepper = stepper
+        self._make_policy = make_policy
+        self._timer = timer
+        self._combining = Combining(answers, stepper)
+        self._slicer = Slicer(lake, spark, stepper.feeder)
+        self._policy = GREEDY
+        self._arrivals: dict[int, Arrivals] = {}
+        self.joins: dict[Key, Join] = {}
+
+    @property
+    def policy(self) -> str:
+        return self._policy
+
+    @policy.setter
+    def policy(self, name: str) -> None:
+        """How all joins are scheduled from now on."""
+        self._policy = name
+        for join in self.joins.values():
+            join.schedule.policy = POLICIES[name]
+
+    def came(self, written: Sequence[Written]) -> None:
+        """Note when rows were committed, for response times."""
+        for one in written:
+            known = self._arrivals.get(one.table.id)
+            if known is not None and one.rows:
+                known.note(self._lake.catalog.table_stats(one.table).next_row_id, self._now())
+
+    def _now(self) -> float:
+        return self._lake.clock.now().timestamp()
+
+    # Who is in a join
+
+    def takes(self, key: Key, runs: Sequence[Run]) -> bool:
+        """Whether queries with a key are for this module now; what is small has a better place elsewhere."""
+        if not key[1]:
+            return True
+        join = self.joins.get(key)
+        if join is not None and join.turns:
+            return True
+        rows = max(self._rows(run, stream) for run in runs for stream in key[0])
+        return rows > (MANY_ROWS if join is None else MANY_ROWS // 2)
+
+    def _rows(self, run: Run, stream: int) -> int:
+        table = self._lake.catalog.table(stream)
+        end = 0 if table is None else self._lake.catalog.table_stats(table).next_row_id
+        return end - run.place.streams[stream].low
+
+    def keep_only(self, keys: Iterable[Key]) -> None:
+        for key in self.joins.keys() - set(keys):
+            del self.joins[key]
+
+    def forget(self, key: Key) -> None:
+        self.joins.pop(key, None)
+
+    def step(self, key: Key, runs: Sequence[Run]) -> tuple[int | None, list[Run]]:
+        """Take in what has come, do one piece of work, release what is complete.
+
+        Returns the number of deliveries, None if nothing was to do; and the queries that have to be stepped alone.
+        """
+        here = {run.query.id: run for run in runs}
+        join = self.joins.get(key)
+        if join is not None:
+            self._see_who_is_there(join, here)
+        if join is None or not join.runs:
+            join = self.joins[key] = self._made(key, runs)
+        outside = self._admit(join, here)
+        has_begun = self._begin_turn(join, outside) if join.runs else False
+        works = self._take(join)
+        failed = self._work(join, works) if works else set()
+        for query in failed:
+            join.leave(query)
+        made, more = self._release(join)
+        join.most_extra = max(join.most_extra, join.extra_bytes)
+        alone = [here[q] for q in failed | more]
+        if not has_begun and not works and made is None:
+            alone += outside
+        elif made is None:
+            made = 0
+        return made, alone
+
+    def _made(self, key: Key, runs: Sequence[Run]) -> Join:
+        """A join that begins where those are that have seen the least."""
+        first = min(runs, key=lambda r: sum(s.position for s in r.place.streams.values()))
+        spot = self._spot(first)
+        members = [r for r in runs if self._spot(r) == spot]
+        look = self._stepper.look(first.place)
+        if look is None:
+            raise AloneError
+        with self._lake.catalog.pinned(look.snapshot.id):
+            front = Front.of(members, look, self._stepper.feeder)
+        cost = Measured()
+        join = Join(*key, JoinSchedule(POLICIES[self._policy], cost), cost, front)
+        for stream in key[0]:
+            self._arrivals.setdefault(stream, Arrivals())
+        for run in members:
+            self._enter(join, run)
+        return join
+
+    @staticmethod
+    def _enter(join: Join, run: Run) -> None:
+        join.runs[run.query.id] = run
+        join.schedule.add(str(run.query.id), run.plan.windows[0].length)
+        join.responses.setdefault(run.query.id, Responses())
+        join.cast = None
+
+    def _by_clock(self, streams: Iterable[int]) -> list[int]:
+        """The streams whose time is the time of arrival."""
+        found = {s: self._lake.catalog.table(s) for s in streams}
+        return [s for s, t in found.items() if t is not None and t.time is not None and t.time.is_arrival]
+
+    def _spot(self, run: Run) -> tuple[tuple[int | None, ...], ...]:
+        return spot_of(run.place, self._by_clock(run.place.streams))
+
+    def _see_who_is_there(self, join: Join, here: Mapping[int, Run]) -> None:
+        """Let go of queries that have gone, and of those that somebody else has stepped."""
+        front = spot_of(join.front.place, self._by_clock(join.streams))
+        for query in list(join.runs):
+            run = here.get(query)
+            expected = next((t.spot for t in join.turns if query in t.waiting), front)
+            if run is None or self._spot(run) != expected:
+                join.leave(query)
+            else:
+                join.runs[query] = run
+
+    def _admit(self, join: Join, here: Mapping[int, Run]) -> list[Run]:
+        """Let those in who are at the front; returns the others."""
+        front = spot_of(join.front.place, self._by_clock(join.streams))
+        others = [r for q, r in here.items() if q not in join.runs]
+        new = [r for r in others if self._spot(r) == front]
+        for run in new:
+            self._enter(join, run)
+            join.front.admit(run)
+        if any(run.place.answered is not None or run.place.late for run in new):
+            # It may need rows that nobody here has asked for.
+            look = self._stepper.look(join.front.place)
+            assert look is not None
+            with self._lake.catalog.pinned(look.snapshot.id):
+                join.front.refill(list(join.runs.values()), look, self._stepper.feeder)
+        return [r for r in others if r not in new]
+
+    # Turns
+
+    def _begin_turn(self, join: Join, outside: Sequence[Run]) -> bool:
+        """Take in what has come since the front, up to where the next of the others is; False for nothing."""
+        place = join.front.place
+        look = None if len(join.turns) >= MOST_TURNS else self._stepper.look(place, most=MOST_ROWS)
+        if look is None:
+            return False
+        ahead = [r.place.streams for r in outside if _is_ahead(r, join.front)]
+        upto = {s: min(n, *(a[s].position for a in ahead), n) for s, n in look.upto.items()}
+        look = replace(look, upto=upto)
+        with self._lake.catalog.pinned(look.snapshot.id):
+            found = {s: self._stepper.feeder.arrived(place, look, s) for s in place.streams}
+            by_clock = self._by_clock(join.streams)
+            if not join.front.moves(found, by_clock):
+                return False
+            spot = spot_of(place, by_clock)
+            lows = {s: min(r.place.streams[s].low for r in join.runs.values()) for s in place.streams}
+            taken = join.front.take(found, lows)
+            reaches = {s: reach for s, (reach, _) in taken.items()}
+            turn = Turn(spot, look, found, reaches, self._cast(join, look), set(join.runs))
+            self._note_arrivals(found)
+            self._batches(join, turn, {s: active for s, (_, active) in taken.items()})
+        join.turns.append(turn)
+        return True
+
+    def _cast(self, join: Join, look: Look) -> Family:
+        """The queries that are there, with their grouped filters."""
+        if join.cast is None:
+            join.cast = Family(join.streams, join.equalities, list(join.runs.values()), self._make_policy())
+            schemas = [look.tables[s].schema.arrow for s in join.streams]
+            lowered = [pa.schema([f.with_name(f.name.lower()) for f in schema]) for schema in schemas]
+            join.cast.select(lowered, self._make_policy)
+        return join.cast
+
+    def _note_arrivals(self, found: Mapping[int, object]) -> None:
+        for stream in found:
+            table = self._lake.catalog.table(stream)
+            if table is not None:
+                self._arrivals[stream].note(self._lake.catalog.table_stats(table).next_row_id, self._now())
+
+    def _batches(self, join: Join, turn: Turn, active: Mapping[int, Marked]) -> None:
+        """Read the active rows of each leaf, and let the schedule know of them."""
+        made = []
+        for leaf, stream in enumerate(join.streams):
+            if not len(active[stream].ids):
+                continue
+            table, columns = turn.look.tables[stream], columns_of(turn.cast, turn.look, leaf)
+            rows = self._slicer.rows(table, turn.look, active[stream], turn.reaches[stream], columns)
+            join.widths[stream] = rows.rows.nbytes / max(1, len(rows))
+            bits = turn.cast.bits(leaf, rows.rows, rows.ids)
+            wanted = np.flatnonzero(bits.any(axis=1))
+            if len(wanted):
+                rows = rows.only(wanted)
+                keys = [e.left_column if leaf == 0 else e.right_column for e in join.equalities]
+                made.append(Batch(leaf, rows, slices.Index.of(rows.rows, keys), bits[wanted]))
+        numbered = join.schedule.arrive(*(Arrival(str(b.leaf), len(b.rows)) for b in made))
+        turn.batches = {n.number: b for n, b in zip(numbered, made, strict=True)}
+        join.of_batch.update(dict.fromkeys(turn.batches, turn))
+
+    # Units
+
+    @staticmethod
+    def _take(join: Join) -> tuple[Work, ...]:
+        """The next units; what goes out together is joined together."""
+        works = join.schedule.take(SHARE)
+        if works:
+            turn, part = join.of_batch[works[-1].batch.number], works[-1].part
+            done = {w.batch.number for w in works if w.part == part}
+            if turn.batches.keys() - done:
+                works += join.schedule.take()
+        return works
+
+    def _work(self, join: Join, works: Sequence[Work]) -> set[int]:
+        """Do some units, in one job at most; returns the queries whose tests fail."""
+        started, failed = self._timer(), set[str]()
+
+        def by_spark(unit: slices.Unit, found: slices.Pairs) -> NDArray[np.bool_]:
+            passed = np.zeros(len(found), bool)
+            for test, values in zip(
+                unit.tests, self._combining.tested(unit.tests, *slices.sides(unit, found)), strict=True
+            ):
+                if isinstance(values, MillstreamError):
+                    failed.add(test)
+                else:
+                    passed |= values
+            return passed
+
+        units = [self._unit(join, work) for work in works]
+        found, jobs = self._slicer.run(units, self._stepper.look(join.front.place), by_spark)
+        for work, pairs in zip(works, found, strict=True):
+            self._hold(join, work, pairs)
+            join.schedule.finish(work)
+        join.cost.observe([(w.part, w.batch.rows) for w in works], self._timer() - started)
+        join.jobs += jobs
+        join.units += len(works)
+        return {q for q, r in join.runs.items() if shared_of(r).test in failed}
+
+    def _unit(self, join: Join, work: Work) -> slices.Unit:
+        turn = join.of_batch[work.batch.number]
+        batch = turn.batches[work.batch.number]
+        other = 1 - batch.leaf
+        stream = join.streams[other]
+        table = turn.look.tables[stream]
+        assert table.time is not None
+        tests = [shared_of(r).test for r in turn.cast.runs]
+        wanted = () if join.equalities or None in tests else tuple(sorted({t for t in tests if t is not None}))
+        return slices.Unit(
+            batch.rows, batch.index, batch.leaf, join.equalities, turn.reaches[stream],
+            work.part.low, work.part.high, table, columns_of(turn.cast, turn.look, other), wanted,
+        )  # fmt: skip
+
+    @staticmethod
+    def _hold(join: Join, work: Work, pairs: slices.Pairs) -> None:
+        """Keep those of a unit's results that somebody may want until they are released."""
+        turn = join.of_batch[work.batch.number]
+        batch = turn.batches[work.batch.number]
+        if len(pairs) > MOST_FOUND:
+            raise AloneError
+        if not len(pairs):
+            return
+        theirs = turn.cast.bits(1 - batch.leaf, pairs.rows.rows, pairs.rows.ids)
+        alive = batch.bits[pairs.mine] & theirs[pairs.theirs]
+        kept = np.asarray(alive.any(axis=1))
+        if kept.any():
+            turn.results.append(Result(batch, pairs.only(kept), alive[kept]))
+
+    # Results
+
+    def _release(self, join: Join) -> tuple[int | None, set[int]]:
+        """Deliver what is complete, the queries of a turn in one commit.
+
+        Returns the number of deliveries, None if no query has moved on; and those that could not be answered.
+        """
+        for released in join.schedule.release():
+            join.of_batch[released.batches[0].number].ready.add(int(released.query))
+        made, failed = None, set[int]()
+        behind = set[int]()
+        for turn in list(join.turns):
+            due = [q for q in sorted(turn.waiting) if q not in behind and turn.is_ready(q)]
+            if due:
+                delivered, own = self._release_turn(join, turn, due)
+                failed |= own
+                made = delivered + (made or 0)
+            behind |= turn.waiting
+        for query in failed:
+            join.leave(query)
+        join.tidy()
+        return made, failed
+
+    def _release_turn(self, join: Join, turn: Turn, queries: Sequence[int]) -> tuple[int, set[int]]:
+        steps: list[tuple[Run, Step]] = []
+        waits: dict[int, Times] = {}
+        failed = set[int]()
+        look = self._stepper.look(join.front.place)
+        assert look is not None
+        with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
+            found = turn.combinations() if turn.results else None
+            for query in queries:
+                try:
+                    step, arrived = self._stepped(join, turn, join.runs[query], found)
+                except AloneError:
+                    failed.add(query)
+                    continue
+                steps.append((join.runs[query], step))
+                waits[query] = arrived
+            if steps:
+                self._stepper.store.commit_all(steps, look)
+        now = self._now()
+        for query, came in waits.items():
+            join.responses[query].add(np.asarray(now - came, np.float64))
+        turn.waiting -= waits.keys()
+        return sum(len(step.deliveries) for _, step in steps), failed
+
+    def _stepped(
+        self,
+        join: Join,
+        turn: Turn,
+        run: Run,
+        found: tuple[dict[int, slices.Rows], dict[int, Numbers], NDArray[np.uint8]] | None,
+    ) -> tuple[Step, Times]:
+        """The step of a query that a turn leads it to, and when the later row of each of its results came."""
+        step = began(self._stepper, run, turn.found)
+        due = self._stepper.due(run, step.place, step.came)
+        came = np.empty(0, np.float64)
+        if due and found is not None:
+            sides, places, alive = found
+            byte, bit = divmod(turn.cast.queries.index(run.query.id), 8)
+            mine = np.flatnonzero(alive[:, byte] & (128 >> bit))
+            own = {leaf: p[mine] for leaf, p in places.items()}
+            kept = self._combining.deliver(run, step, due, sides, own, turn.before) if len(mine) else mine
+            times = [
+                self._arrivals[join.streams[leaf]].of(sides[leaf].ids[p[kept]]) for leaf, p in sorted(own.items())
+            ]
+            came = np.maximum(*times)
+        answered(step, due)
+        return step, came
+
+
+def columns_of(cast: Family, look: Look, leaf: int) -> tuple[str, ...]:
+    """The columns of a leaf that somebody needs, in lower case."""
+    table = look.tables[cast.streams[leaf]]
+    assert table.time is not None
+    names = {table.time.column.lower(), *cast.selections[leaf].ready().filters}
+    names |= {e.left_column if leaf == 0 else e.right_column for e in cast.equalities}
+    words = set[str]()
+    for run in cast.runs:
+        shared = shared_of(run)
+        names |= {o.column for o in shared.outputs if not o.text and o.leaf == leaf}
+        words |= {*shared.texts, shared.test or ""}
+    said = " ".join(words)
+    every = [c.lower() for c in table.schema.names]
+    return tuple(c for c in every if c in names or f"`{column_name(leaf, c, 2)}`" in said)
+
+
+def _is_ahead(run: Run, front: Front) -> bool:
+    return all(s.position >= front.place.streams[i].position for i, s in run.place.streams.items())

@@ -1,0 +1,386 @@
+"""A unit of a scheduled join: the rows of a batch, matched with those of the other stream that lie in a slice.
+
+How far a row of a batch and one of the other stream are away from each other is the shortest window that has both
+at some instant: from the earlier time of the two to when both have entered. A slice is all that is further away
+than `low` and at most `high`; for a batch that is one or two stretches of the other stream's time, and so some of
+its files, and of these some row groups. Only what is asked for of them is read; only matches are kept.
+
+The same work is done in the driver and in Spark's tasks. Nothing here knows queries, but for the tests that say
+which pairs anybody wants where no columns are to be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from millstream.plan.sharing import ROWS
+from millstream.plan.standing import FOR_EVER, ROW_NUMBER, rows_name
+from millstream.queries import here
+from millstream.queries.combining import relation
+from millstream.schema import ROW_ID_COLUMN, instant
+from millstream.storage import segment
+from millstream.storage.watermark import times_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from millstream.catalog.records import DataFile, TableInfo
+    from millstream.plan.sharing import Equality
+
+    Numbers = NDArray[np.int64]
+    Spans = tuple[tuple[int, int], ...]
+    Passes = Callable[["Unit", "Pairs"], NDArray[np.bool_]]
+
+MOST_PAIRS = 2_097_152
+"""So many pairs are looked at together."""
+NOBODY = -1
+
+
+class UnprovenError(Exception):
+    """The kernel cannot say which pairs pass the tests; Spark can."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a stream, under names in lower case; `enter` is from when on they are in windows."""
+
+    rows: pa.Table
+    ids: Numbers
+    times: Numbers
+    enter: Numbers
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def only(self, kept: NDArray[np.bool_] | Numbers) -> Rows:
+        places = np.flatnonzero(kept) if kept.dtype == bool else kept
+        rows = self.rows.take(pa.array(places))
+        return Rows(rows, self.ids[places], self.times[places], self.enter[places])
+
+    @property
+    def bytes(self) -> int:
+        return int(self.rows.nbytes + self.ids.nbytes + self.times.nbytes + self.enter.nbytes)
+
+    @staticmethod
+    def together(parts: Sequence[Rows]) -> Rows:
+        return Rows(
+            pa.concat_tables([p.rows for p in parts]),
+            np.concatenate([p.ids for p in parts]),
+            np.concatenate([p.times for p in parts]),
+            np.concatenate([p.enter for p in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The rows of a stream that a turn takes: those below a number whose time has been passed, from `since` on.
+
+    A row is *active* if it may be in a result that was not there before the turn: it has come since `position`, or
+    its time is behind `passed`, or it is late, or numbered from `unanswered` on. `late` has the watermarks met by
+    late rows, whose times are in `late_span`.
+    """
+
+    since: int
+    below: int
+    mark: int
+    position: int
+    passed: int
+    unanswered: int = FOR_EVER
+    late: Mapping[int, int] = field(default_factory=dict)
+    late_span: tuple[int, int] | None = None
+
+    def enter(self, ids: Numbers, times: Numbers) -> Numbers:
+        """From when on rows are in windows."""
+        made = times.copy()
+        for place in np.flatnonzero(self.is_late(ids)).tolist():
+            made[place] = max(int(made[place]), self.late[int(ids[place])])
+        return made
+
+    def is_late(self, ids: Numbers) -> NDArray[np.bool_]:
+        return np.isin(ids, list(self.late)) if self.late else np.zeros(len(ids), bool)
+
+    def has(self, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
+        return (ids >= self.since) & (ids < self.below) & (times <= self.mark)
+
+    def is_active(self, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
+        found = (ids >= self.position) | (times > self.passed) | (ids >= self.unanswered)
+        return found | self.is_late(ids)
+
+
+@dataclass(frozen=True)
+class Index:
+    """A batch by the values of its columns that are to be equal to others; without any, each row fits each."""
+
+    values: tuple[pa.Array, ...]
+    codes: Numbers
+    """The combinations of values that there are, in order."""
+    starts: Numbers
+    order: Numbers
+
+    @staticmethod
+    def of(rows: pa.Table, columns: Sequence[str]) -> Index:
+        if not columns:
+            none = np.zeros(1, np.int64)
+            return Index((), none, np.array([0, rows.num_rows], np.int64), np.arange(rows.num_rows))
+        values = tuple(pc.unique(rows.column(c)).drop_null() for c in columns)
+        own = _codes(values, rows, columns)
+        order = np.argsort(own, kind="stable")
+        order = order[np.searchsorted(own[order], 0) :]
+        codes, starts = np.unique(own[order], return_index=True)
+        return Index(values, codes, np.concatenate([starts, [len(order)]]), order)
+
+    def probe(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Numbers, Numbers]]:
+        """The pairs that are equal, as places in the batch and among the rows; some at a time."""
+        if not len(self.codes):
+            return
+        if columns:
+            own = _codes(self.values, rows, columns)
+            at = np.minimum(np.searchsorted(self.codes, own), len(self.codes) - 1)
+            fits = np.flatnonzero(self.codes[at] == own)
+            at = at[fits]
+        else:
+            fits, at = np.arange(rows.num_rows), np.zeros(rows.num_rows, np.int64)
+        low, counts = self.starts[at], self.starts[at + 1] - self.starts[at]
+        ends = np.cumsum(counts)
+        first = 0
+        while first < len(fits):
+            begun = int(ends[first] - counts[first])
+            last = max(first + 1, int(np.searchsorted(ends, begun + MOST_PAIRS, "right")))
+            some = slice(first, last)
+            theirs = np.repeat(fits[some], counts[some])
+            base = np.repeat(low[some] - (ends[some] - counts[some] - begun), counts[some])
+            yield self.order[base + np.arange(len(theirs))], theirs
+            first = last
+
+
+def _codes(values: Sequence[pa.Array], rows: pa.Table, columns: Sequence[str]) -> Numbers:
+    """Which combination of known values each row has; `NOBODY` for others and where one is NULL."""
+    made = np.zeros(rows.num_rows, np.int64)
+    for known, column in zip(values, columns, strict=True):
+        found = pc.index_in(rows.column(column), value_set=known)
+        own = np.asarray(found.fill_null(NOBODY).to_numpy(), np.int64)
+        made = np.where((own < 0) | (made < 0), NOBODY, made * max(1, len(known)) + own)
+    return made
+
+
+@dataclass(frozen=True)
+class Unit:
+    """See the module's contract; `leaf` is the batch's own, 0 or 1, and `reach` tells of the other's rows."""
+
+    batch: Rows
+    index: Index
+    leaf: int
+    equalities: tuple[Equality, ...]
+    reach: Reach
+    low: int
+    high: int
+    table: TableInfo
+    """The other stream."""
+    columns: tuple[str, ...]
+    """What is read of it, its time and what is to be equal included; in lower case."""
+    tests: tuple[str, ...] = ()
+    """If there are any: pairs that pass none of them are for nobody."""
+
+    @property
+    def time_column(self) -> str:
+        assert self.table.time is not None
+        return self.table.time.column.lower()
+
+    @property
+    def is_for_old(self) -> bool:
+        """Whether pairs with active rows are found from the other side."""
+        return self.leaf == 1
+
+    @property
+    def others_columns(self) -> list[str]:
+        own = [(e.left, e.left_column, e.right_column) for e in self.equalities]
+        return [right if left == self.leaf else column for left, column, right in own]
+
+    @property
+    def spans(self) -> Spans:
+        """The stretches of the other stream's time that may hold a match."""
+        times, enter = self.batch.times, self.batch.enter
+        away = enter - times
+        stays = (away > self.low) & (away <= self.high)
+        older = (int(enter.min()) - self.high, int(np.where(stays, enter, enter - self.low).max()))
+        newer = (int(times.min()) + self.low, min(int(times.max()) + self.high, self.reach.mark))
+        # A late row has entered later than its time says.
+        late = () if self.reach.late_span is None else (self.reach.late_span,)
+        return tuple(span for span in (older, newer, *late) if span[0] <= span[1])
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Places in a unit's batch, and those of their partners among `rows`."""
+
+    mine: Numbers
+    theirs: Numbers
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.mine)
+
+    @property
+    def bytes(self) -> int:
+        return int(self.mine.nbytes + self.theirs.nbytes + self.rows.bytes)
+
+    def only(self, kept: NDArray[np.bool_]) -> Pairs:
+        """Some of the pairs, and the rows that they need."""
+        mine, theirs = self.mine[kept], self.theirs[kept]
+        used, places = np.unique(theirs, return_inverse=True)
+        return Pairs(mine, places, self.rows.only(used))
+
+    @staticmethod
+    def together(parts: Sequence[Pairs]) -> Pairs:
+        offsets = np.cumsum([0, *(len(p.rows) for p in parts[:-1])])
+        return Pairs(
+            np.concatenate([p.mine for p in parts]),
+            np.concatenate([p.theirs + o for p, o in zip(parts, offsets, strict=True)]),
+            Rows.together([p.rows for p in parts]),
+        )
+
+
+def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs:
+    """What a unit makes of some rows of the other stream."""
+    times, reach = times_of(rows.column(unit.time_column)), unit.reach
+    kept = reach.has(ids, times)
+    within = np.zeros(len(ids), bool)
+    for low, high in unit.spans:
+        within |= (times >= low) & (times <= high)
+    kept &= within
+    if unit.is_for_old:
+        kept &= ~reach.is_active(ids, times)
+    places = np.flatnonzero(kept)
+    ids, times = ids[places], times[places]
+    others = Rows(rows.take(pa.array(places)), ids, times, reach.enter(ids, times))
+    found = unit.index.probe(others.rows, unit.others_columns)
+    parts = [_in_slice(unit, others, mine, theirs, passes) for mine, theirs in found]
+    return Pairs.together(parts) if parts else no_pairs(unit)
+
+
+def _in_slice(unit: Unit, others: Rows, mine: Numbers, theirs: Numbers, passes: Passes) -> Pairs:
+    """Those of some pairs that are as far away as the slice, and wanted."""
+    batch = unit.batch
+    away = np.maximum(batch.enter[mine], others.enter[theirs]) - np.minimum(
+        batch.times[mine], others.times[theirs]
+    )
+    kept = (away <= unit.high) & ((away > unit.low) | (unit.low == 0))
+    found = Pairs(mine[kept], theirs[kept], others)
+    if unit.tests and len(found):
+        return found.only(passes(unit, found))
+    return found.only(np.ones(len(found), bool))
+
+
+def sides(unit: Unit, found: Pairs) -> tuple[dict[int, Rows], dict[int, Numbers]]:
+    """Pairs as combinations of a row of each leaf."""
+    rows = {unit.leaf: unit.batch, 1 - unit.leaf: found.rows}
+    places = {unit.leaf: found.mine, 1 - unit.leaf: found.theirs}
+    return dict(sorted(rows.items())), places
+
+
+def by_kernel(unit: Unit, found: Pairs) -> NDArray[np.bool_]:
+    """Which pairs pass one of the tests."""
+    rows = relation(*sides(unit, found), unit.tests)
+    text = " OR ".join(f"coalesce({test}, false)" for test in unit.tests)
+    asked = f"SELECT {ROW_NUMBER}, {text} AS c0 FROM {rows_name(0)} AS {ROWS}"
+    values = here.answer(asked, {rows_name(0): rows}, [pa.bool_()])
+    if values is None:
+        raise UnprovenError
+    made = np.zeros(len(found), bool)
+    made[values.column(0).to_numpy()] = np.asarray(values.column(1).to_numpy(), bool)
+    return made
+
+
+def no_pairs(unit: Unit) -> Pairs:
+    none = np.empty(0, np.int64)
+    return Pairs(none, none, no_rows(unit.table, unit.columns))
+
+
+def no_rows(table: TableInfo, columns: Sequence[str]) -> Rows:
+    schema = pa.schema([f.with_name(f.name.lower()) for f in table.schema.arrow])
+    none = np.empty(0, np.int64)
+    return Rows(pa.schema([schema.field(c) for c in columns]).empty_table(), none, none, none)
+
+
+# Reading
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What is to be read of a stream for a unit, by its number: rows of some times, in files or the catalogue."""
+
+    number: int
+    folder: str
+    table: TableInfo
+    columns: tuple[str, ...]
+    time_column: str
+    spans: Spans
+    files: tuple[DataFile, ...]
+    inlined: tuple[pa.Table, Numbers] | None = None
+    unit: Unit | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files) + (0 if self.inlined is None else self.inlined[0].num_rows)
+
+
+def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[int, Pairs | None]]:
+    """What a task makes of its portions, with their units' numbers; None where the kernel cannot say."""
+    found: list[tuple[int, Pairs | None]] = []
+    for portion in portions:
+        assert portion.unit is not None
+        try:
+            parts = [matched(portion.unit, rows, ids, passes) for rows, ids in read(portion)]
+        except UnprovenError:
+            found.append((portion.number, None))
+            continue
+        found += [(portion.number, p) for p in parts if len(p)]
+    return found
+
+
+def read(portion: Portion) -> Iterator[tuple[pa.Table, Numbers]]:
+    """The rows of a portion under names in lower case, and their numbers; others may be among them."""
+    names = {n.lower(): n for n in portion.table.schema.names}
+    columns = [names[c] for c in portion.columns]
+    schema = pa.schema([portion.table.schema.arrow.field(c) for c in columns])
+    for file in portion.files:
+        rows, ids = read_file(portion.folder, file, schema, names[portion.time_column], portion.spans)
+        yield rows.rename_columns(list(portion.columns)), ids
+    if portion.inlined is not None:
+        rows, ids = portion.inlined
+        yield rows.select(columns).rename_columns(list(portion.columns)), ids
+
+
+def read_file(
+    folder: str, file: DataFile, schema: pa.Schema, time_column: str, spans: Spans
+) -> tuple[pa.Table, Numbers]:
+    """Columns of those row groups of a file that may have rows of some times, and the rows' numbers."""
+    with segment.storage_errors(), pq.ParquetFile(Path(folder) / file.path) as opened:
+        present = opened.schema_arrow.names
+        groups = [g for g in range(opened.num_row_groups) if _may_have(opened.metadata, g, time_column, spans)]
+        wanted = [n for n in (*schema.names, ROW_ID_COLUMN) if n in present]
+        data = opened.read_row_groups(groups, wanted)
+        sizes = [opened.metadata.row_group(g).num_rows for g in range(opened.num_row_groups)]
+    starts = np.cumsum([file.row_id_start, *sizes])
+    if ROW_ID_COLUMN in present:
+        ids = np.asarray(data.column(ROW_ID_COLUMN).to_numpy(), np.int64)
+    else:
+        ids = np.concatenate([np.empty(0, np.int64), *(np.arange(starts[g], starts[g + 1]) for g in groups)])
+    return segment.completed(schema, data), ids
+
+
+def _may_have(footer: pq.FileMetaData, group: int, time_column: str, spans: Spans) -> bool:
+    place = footer.schema.names.index(time_column)
+    known = footer.row_group(group).column(place).statistics
+    if known is None or not known.has_min_max:
+        return True
+    low, high = instant(known.min), instant(known.max)
+    return any(low <= end and start <= high for start, end in spans)

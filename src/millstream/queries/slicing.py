@@ -1,0 +1,150 @@
+"""Units of scheduled joins, done: which files they need, what is done here, and what in tasks of one job.
+
+What is small is done in the driver, by the same function. Files never change, so the times that they hold are
+asked for once.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.catalog import stats
+from millstream.queries import slices
+from millstream.queries.chorus import AloneError
+from millstream.queries.slices import Pairs, Portion, Rows, Unit
+from millstream.queries.tasks import MOST_TASKS, in_tasks
+from millstream.schema import instant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millstream.catalog.records import DataFile, TableInfo
+    from millstream.execute.session import Spark
+    from millstream.queries.feeding import Feeder
+    from millstream.queries.run import Look
+    from millstream.queries.slices import Passes, Reach, Spans
+    from millstream.queries.turns import Marked
+    from millstream.storage.lake import Lake
+    from millstream.storage.scan import Scan
+
+HERE_ROWS = 131_072
+"""A unit that reads no more rows than this is done in the driver."""
+HERE_PAIRS = 16_777_216
+"""And has no more pairs to test, where no columns are to be equal."""
+FILES_KNOWN = 65_536
+
+
+class Slicer:
+    """See the module's contract."""
+
+    def __init__(self, lake: Lake, spark: Spark, feeder: Feeder) -> None:
+        self._lake = lake
+        self._spark = spark
+        self._feeder = feeder
+        self._times: dict[int, tuple[int, int] | None] = {}
+
+    def rows(self, table: TableInfo, look: Look, wanted: Marked, reach: Reach, columns: Sequence[str]) -> Rows:
+        """Some rows of a stream, in the order in which they came."""
+        assert table.time is not None
+        order = np.argsort(wanted.ids, kind="stable")
+        ids, times = wanted.ids[order], wanted.times[order]
+        scan = self._feeder.since(table, look.snapshot, int(ids[0]))
+        spans = ((int(times.min()), int(times.max())),)
+        portion = self._portion(0, scan, tuple(columns), table.time.column.lower(), spans)
+        parts, found = [], [np.empty(0, np.int64)]
+        for rows, own in slices.read(portion):
+            kept = np.isin(own, ids)
+            parts.append(rows.filter(pa.array(kept)))
+            found.append(own[kept])
+        every = np.concatenate(found)
+        if not len(every):
+            return slices.no_rows(table, columns)
+        # What no window can need any more may have gone.
+        own = np.sort(every)
+        times = times[np.searchsorted(ids, own)]
+        made = pa.concat_tables(parts).take(pa.array(np.argsort(every, kind="stable")))
+        return Rows(made.combine_chunks(), own, times, reach.enter(own, times))
+
+    def run(self, units: Sequence[Unit], look: Look | None, passes: Passes) -> tuple[list[Pairs], int]:
+        """What units find, and how many jobs that took; `passes` tests pairs where the kernel cannot."""
+        if look is None:
+            raise AloneError
+        found: list[list[Pairs]] = [[] for _ in units]
+        with self._lake.catalog.pinned(look.snapshot.id):
+            portions = [self._of_unit(n, unit, look) for n, unit in enumerate(units)]
+            small = [p for p in portions if _is_small(p)]
+            large = [p for p in portions if not _is_small(p)]
+            results = slices.run(small)
+            if large:
+                shares = _shares(large)
+                for own in in_tasks(self._spark.session, slices.run, shares):
+                    results += own
+            unproven = {n for n, pairs in results if pairs is None}
+            results = [r for r in results if r[0] not in unproven]
+            results += slices.run([p for p in portions if p.number in unproven], passes)
+        for number, pairs in results:
+            if pairs is not None:
+                found[number].append(pairs)
+        return [Pairs.together(f) if f else slices.no_pairs(u) for f, u in zip(found, units, strict=True)], int(
+            bool(large)
+        )
+
+    def _of_unit(self, number: int, unit: Unit, look: Look) -> Portion:
+        scan = self._feeder.since(unit.table, look.snapshot, unit.reach.since)
+        made = self._portion(number, scan, unit.columns, unit.time_column, unit.spans)
+        return replace(made, unit=unit)
+
+    def _portion(self, number: int, scan: Scan, columns: tuple[str, ...], time: str, spans: Spans) -> Portion:
+        """Where rows of some times are."""
+        self._learn(scan)
+        files = tuple(f for f in scan.files if self._may_have(f, spans))
+        inlined = None
+        if scan.inlined is not None and scan.inlined_ids is not None:
+            inlined = (scan.inlined, np.asarray(scan.inlined_ids.to_numpy(zero_copy_only=False), np.int64))
+        folder = str(self._lake.folder(scan.table))
+        return Portion(number, folder, scan.table, columns, time, spans, files, inlined)
+
+    def _learn(self, scan: Scan) -> None:
+        """Find out which times files hold."""
+        table, new = scan.table, [f.id for f in scan.files if f.id not in self._times]
+        if not new or table.time is None:
+            return
+        if len(self._times) > FILES_KNOWN:
+            self._times.clear()
+            new = [f.id for f in scan.files]
+        names = [n.lower() for n in table.schema.names]
+        column = table.column_ids[names.index(table.time.column.lower())]
+        with self._lake.catalog.read() as connection:
+            known = stats.of_files(connection, table, scan.snapshot_id, [column], new)
+        for file in new:
+            own = known.get(file, {}).get(column)
+            has_bounds = own is not None and own.low is not None and own.high is not None
+            self._times[file] = (instant(own.low), instant(own.high)) if own is not None and has_bounds else None
+
+    def _may_have(self, file: DataFile, spans: Spans) -> bool:
+        known = self._times.get(file.id)
+        return known is None or any(known[0] <= end and start <= known[1] for start, end in spans)
+
+
+def _is_small(portion: Portion) -> bool:
+    unit = portion.unit
+    assert unit is not None
+    if not unit.equalities and portion.rows * len(unit.batch) > HERE_PAIRS:
+        return False
+    return portion.rows <= HERE_ROWS
+
+
+def _shares(portions: Sequence[Portion]) -> list[list[Portion]]:
+    """The work of some units, cut into as many pieces as there are cores."""
+    tasks = min(MOST_TASKS, os.cpu_count() or 1)
+    shares: list[list[Portion]] = [[] for _ in range(tasks)]
+    pieces = [replace(p, files=(f,), inlined=None) for p in portions for f in p.files]
+    pieces += [replace(p, files=()) for p in portions if p.inlined is not None]
+    for piece in sorted(pieces, key=lambda p: -p.rows):
+        min(shares, key=lambda share: sum(p.rows for p in share)).append(piece)
+    return [s for s in shares if s]

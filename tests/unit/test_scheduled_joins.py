@@ -1,0 +1,463 @@
+"""Joins of two streams that are shared and scheduled: each query gets what it would get alone, in the same order.
+
+A *tick* of a story is one piece of work of each join, so that turns overlap and are preempted; alone, a query is
+brought up to date there.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import millstream
+from millstream.catalog.records import StreamTime, TableInfo
+from millstream.plan.sharing import Equality
+from millstream.queries import joining, scheduled, slicing
+from millstream.queries.response import Arrivals, Responses
+from millstream.queries.slices import Index, Reach, Rows, Unit, by_kernel, matched
+from millstream.schema import Column, Duration, ObjectKind, Schema
+from millstream.storage import inline, segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from millstream.database import Database
+
+Row = tuple[Any, ...]
+Story = list[tuple[str, Any]]
+STREAMS = ("r", "s")
+
+
+@pytest.fixture
+def opened(tmp_path: Path, spark: SparkSession, clock: Any) -> Callable[[str], Database]:
+    def open_one(name: str) -> Database:
+        return millstream.connect(tmp_path / name, spark=spark, clock=clock, background=False)
+
+    return open_one
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every join that can be is scheduled, every unit is a piece of work, and many rows are in files."""
+    monkeypatch.setattr(scheduled, "MANY_ROWS", -1)
+    monkeypatch.setattr(scheduled, "SHARE", 0.0)
+    monkeypatch.setattr(inline, "MOST_ROWS", 4)
+    monkeypatch.setattr(segment, "ROW_GROUP_ROWS", 3)
+
+
+@pytest.fixture
+def units(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The units that were done, with how many turns were open and how many jobs it took."""
+    done: list[tuple[int, int]] = []
+    real = scheduled.Scheduled._work
+
+    def work(self: Any, join: Any, works: Any) -> Any:
+        before = join.jobs
+        made = real(self, join, works)
+        done.append((len(join.turns), join.jobs - before))
+        return made
+
+    monkeypatch.setattr(scheduled.Scheduled, "_work", work)
+    return done
+
+
+def equal(random: Random) -> str:
+    return random.choice(["x.k = y.k", "x.k = y.k", "x.k = y.k", "y.w = x.w AND x.k = y.k"])
+
+
+def nested(random: Random) -> str:
+    return random.choice(["x.a < y.b", "x.a + y.a = 7", "x.k = y.b + 1 OR x.w = y.w"])
+
+
+def query(random: Random, condition: Callable[[Random], str]) -> str:
+    other, length = random.choice(["s", "s", "s", "r"]), random.choice([2, 3, 5, 8, 13])
+    window, own = (f" WINDOW INTERVAL {length}", "") if length == 5 else ("", f" [INTERVAL {length}]")
+    where = random.choice(["", " AND x.a > 3", " AND y.b < 2", " AND x.a + y.a > 6", " AND x.w LIKE 'a%'"])
+    columns = random.choice(["x.a AS p, y.a AS q", "x.k AS k, y.t AS t, x.a + y.b AS z", "y.w AS w"])
+    return f"SELECT {columns} FROM r{own} AS x, {other}{own} AS y WHERE ({condition(random)}){where}{window}"
+
+
+def a_story(seed: int, condition: Callable[[Random], str], steps: int = 9) -> Story:
+    random = Random(f"scheduled {seed}")
+    story: Story = []
+    there: list[str] = []
+    at = dict.fromkeys(STREAMS, 0)
+    for step in range(steps):
+        story.append((random.choice(["tick", "tick", "tick", "drain"]), None))
+        for number in range(random.choice([0, 0, 1, 2]) if step else 4):
+            there.append(f"q{step}_{number}")
+            story.append(("sql", f"CREATE CONTINUOUS QUERY {there[-1]} AS {query(random, condition)}"))
+        if len(there) > 4 and random.random() < 0.3:
+            story.append(("sql", f"DROP CONTINUOUS QUERY {there.pop(random.randrange(len(there)))}"))
+        burst = random.choice([1, 1, 3])
+        for stream in STREAMS:
+            at[stream] += random.randrange(4)
+            rows = [
+                (
+                    random.randrange(4),
+                    random.choice(["a", "ab", "b", None]),
+                    random.choice([None, *range(10)]),
+                    random.randrange(4),
+                    at[stream] + random.choice([0, 0, 1, 2, -1, -4]),
+                )
+                for _ in range(burst * random.choice([0, 1, 4, 7]))
+            ]
+            story.append(("insert", (stream, rows)))
+        if random.random() < 0.3:
+            stream = random.choice(STREAMS)
+            at[stream] += 3
+            story.append(("sql", f"ADVANCE {stream} TO {at[stream]}"))
+    return [*story, ("drain", None), *(("sql", f"ADVANCE {s} TO 200") for s in STREAMS), ("drain", None)]
+
+
+def second(number: int) -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
+
+
+def in_seconds(story: Story) -> Story:
+    """The same story with seconds for numbers."""
+    made: Story = []
+    for what, about in story:
+        if what == "sql":
+            about = re.sub(r"INTERVAL (\d+)", r"INTERVAL '\1' SECOND", about)
+            about = re.sub(r"TO (\d+)", lambda found: f"TO '{second(int(found[1])):%Y-%m-%d %H:%M:%S}'", about)
+        elif what == "insert":
+            about = (about[0], [(*row[:-1], second(row[-1])) for row in about[1]])
+        made.append((what, about))
+    return made
+
+
+def told(db: Database, story: Story, *, is_alone: bool = False) -> None:
+    for what, about in story:
+        if what == "sql":
+            db.sql(about)
+        elif what == "insert" and about[1]:
+            db.insert(*about)
+        elif what == "drain" or (what == "tick" and is_alone):
+            db.drain()
+        elif what == "tick":
+            db._engine.queries._step_choirs()
+
+
+def create(db: Database, time: str = "t BIGINT) TIMESTAMP BY t WATERMARK INTERVAL 2") -> None:
+    for name in STREAMS:
+        db.sql(f"CREATE STREAM {name} (k INT, w STRING, a INT, b BIGINT, {time}")
+
+
+def queries(db: Database) -> dict[str, str]:
+    return {row[0]: row[-1] for row in db.sql("SHOW QUERIES").fetchall()}
+
+
+def had(db: Database, name: str) -> list[tuple[Any, Row]]:
+    found = db.results(name)
+    assert [d.sequence for d in found] == list(range(1, len(found) + 1))
+    return [(d.instant, row) for d in found for row in d.fetchall()]
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "key_of", lambda *_: None)
+    monkeypatch.setattr(joining, "key_of", lambda *_: None)
+
+
+@pytest.mark.parametrize(("policy", "seed", "condition"), [
+    ("greedy", 0, equal), ("lwo", 1, equal), ("swf", 2, equal), ("greedy", 3, nested), ("swf", 4, nested),
+])  # fmt: skip
+def test_each_query_gets_what_it_would_get_alone(
+    policy: str,
+    seed: int,
+    condition: Callable[[Random], str],
+    opened: Callable[[str], Database],
+    units: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = a_story(seed, condition)
+    with opened("together") as db:
+        create(db)
+        db.sql(f"SET join_policy = {policy}")
+        told(db, story)
+        names = queries(db)
+        found = {name: had(db, name) for name in names}
+        assert not any(j.turns or j.schedule.pending for j in db._engine.queries.scheduled.joins.values())
+    assert len(units) > 10
+    assert policy == "lwo" or max(turns for turns, _ in units) > 1
+    alone(monkeypatch)
+    with opened("alone") as db:
+        create(db)
+        told(db, story, is_alone=True)
+        for name, text in names.items():
+            assert found[name] == had(db, name), f"{name}: {text}"
+
+
+@pytest.mark.parametrize("condition", [equal, nested])
+def test_slices_may_be_joined_in_tasks(
+    condition: Callable[[Random], str],
+    opened: Callable[[str], Database],
+    units: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = [x for x in a_story(5, condition, steps=4) if x[0] != "tick"]
+    with opened("here") as db:
+        create(db)
+        told(db, story)
+        expected = {name: had(db, name) for name in queries(db)}
+    assert sum(jobs for _, jobs in units) == 0
+    monkeypatch.setattr(slicing, "HERE_ROWS", -1)
+    monkeypatch.setattr(scheduled, "SHARE", 1e9)
+    with opened("tasks") as db:
+        create(db)
+        told(db, story)
+        assert {name: had(db, name) for name in queries(db)} == expected
+    assert sum(jobs for _, jobs in units) > 0
+    assert any(expected.values())
+
+
+def test_time_may_be_timestamps(opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch) -> None:
+    story, time = in_seconds(a_story(7, equal)), "t TIMESTAMP) TIMESTAMP BY t WATERMARK INTERVAL '2' SECOND"
+    with opened("together") as db:
+        create(db, time)
+        told(db, story)
+        found = {name: had(db, name) for name in queries(db)}
+    assert any(found.values())
+    alone(monkeypatch)
+    with opened("alone") as db:
+        create(db, time)
+        told(db, story, is_alone=True)
+        assert {name: had(db, name) for name in queries(db)} == found
+
+
+def test_time_may_be_that_of_arrival(
+    opened: Callable[[str], Database], clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "CREATE CONTINUOUS QUERY q{0} AS SELECT x.a AS p, y.a AS q FROM r x, s y WHERE x.k = y.k " \
+        "WINDOW INTERVAL '{0}' SECOND"  # fmt: skip
+
+    def story(name: str) -> dict[str, list[Row]]:
+        random = Random("arrivals")
+        with opened(name) as db:
+            for stream in STREAMS:
+                db.sql(f"CREATE STREAM {stream} (k INT, a INT)")
+            for step in range(8):
+                if step in (0, 1, 4):
+                    db.sql(text.format(2 * step + 1))
+                for stream in STREAMS:
+                    db.insert(stream, [(random.randrange(3), random.randrange(9)) for _ in range(5)])
+                clock.advance(timedelta(seconds=random.choice([0, 1, 2])))
+                db.drain()
+            clock.advance(timedelta(seconds=1))
+            db.drain()
+            return {query: [row for _, row in had(db, query)] for query in queries(db)}
+
+    found = story("together")
+    assert all(found.values())
+    alone(monkeypatch)
+    assert story("alone") == found
+
+
+def test_a_restart_between_any_two_pieces_of_work_changes_nothing(opened: Callable[[str], Database]) -> None:
+    story = a_story(6, equal)
+    with opened("whole") as db:
+        create(db)
+        told(db, [("drain", None) if x[0] == "tick" else x for x in story])
+        expected = {name: had(db, name) for name in queries(db)}
+    with opened("cut") as db:
+        create(db)
+    for start in range(0, len(story), 7):
+        with opened("cut") as db:
+            told(db, story[start : start + 7])
+    with opened("cut") as db:
+        assert {name: had(db, name) for name in queries(db)} == expected
+
+
+def rows_at(*times: int, a: int = 1) -> list[Row]:
+    return [(1, "a", a, 1, t) for t in times]
+
+
+def two(db: Database) -> None:
+    """A short and a long window over the same join."""
+    create(db)
+    for name, window in (("short", 2), ("long", 20)):
+        db.sql(f"CREATE CONTINUOUS QUERY {name} AS SELECT x.t AS p, y.t AS q FROM r x JOIN s y ON x.k = y.k "
+               f"WINDOW INTERVAL {window}")  # fmt: skip
+
+
+def joins(db: Database) -> dict[str, dict[str, Any]]:
+    return {row["query"]: row for row in db.sql("SHOW JOINS").to_arrow().to_pylist()}
+
+
+def test_a_short_window_does_not_wait_for_a_long_one(db: Database) -> None:
+    two(db)
+    for stream in STREAMS:
+        db.insert(stream, rows_at(1, 10))
+    db.drain()
+    assert [row for _, row in had(db, "short")] == [(1, 1)]
+    for stream in STREAMS:
+        db.insert(stream, rows_at(11, 14))
+    while not [row for _, row in had(db, "short")][1:]:
+        db._engine.queries._step_choirs()
+    assert [row for _, row in had(db, "short")] == [(1, 1), (10, 10), (10, 11), (11, 10), (11, 11)]
+    assert [row for _, row in had(db, "long")] == [(1, 1)]
+    db.drain()
+    assert len(had(db, "long")) == 9
+
+
+def test_response_times_are_from_the_commit_of_the_later_row_to_the_release(db: Database, clock: Any) -> None:
+    two(db)
+    db.insert("r", rows_at(1))
+    db.insert("s", rows_at(1))
+    db.drain()
+    clock.advance(timedelta(seconds=5))
+    db.insert("s", rows_at(2, 9))
+    clock.advance(timedelta(seconds=2))
+    db.insert("r", rows_at(9))
+    clock.advance(timedelta(seconds=1))
+    db.drain()
+    shown = joins(db)
+    assert {q: (row["results"], row["average"], row["p95"], row["longest"]) for q, row in shown.items()} == {
+        "short": (2, 5.5, 8.0, 8.0),
+        "long": (2, 5.5, 8.0, 8.0),
+    }
+    assert shown["long"]["join"] == "r.k = s.k"
+    assert (shown["short"]["window"], shown["short"]["policy"]) == ("INTERVAL 2", "greedy")
+    assert shown["long"]["buffer_rows"] == 5
+    assert shown["long"]["buffer_bytes"] > 0
+
+
+def test_explain_shared_tells_of_the_join_and_of_nested_loops(db: Database) -> None:
+    two(db)
+    made = db.sql("CREATE CONTINUOUS QUERY n AS SELECT x.t FROM r x, s y WHERE x.a < y.a WINDOW INTERVAL 3")
+    assert made.status.splitlines()[1].startswith("Warning: no column of one stream is to be equal")
+    for stream in STREAMS:
+        db.insert(stream, rows_at(1, 10))
+    db.drain()
+    lines = [str(row[0]) for row in db.sql("EXPLAIN SHARED long").fetchall()]
+    assert lines[1] == "Join: r.k = s.k"
+    assert "Shared with 1 other query: one join, cut into 2 slices" in lines
+    assert "  Scheduled by greedy: windows from INTERVAL 2 to INTERVAL 20" in lines
+    assert any(line.startswith("  Response: 0.000 s on average") for line in lines)
+    lines = [str(row[0]) for row in db.sql("EXPLAIN SHARED n").fetchall()]
+    assert any(line.startswith("Warning: no column of one stream is to be equal") for line in lines)
+
+
+def test_a_stream_that_stalls_is_waited_for_until_it_is_advanced(db: Database) -> None:
+    two(db)
+    db.insert("s", rows_at(1))
+    for start in range(0, 60, 20):
+        db.insert("r", rows_at(*range(start, start + 20)))
+        db.drain()
+    assert had(db, "long") == []
+    [join] = db._engine.queries.scheduled.joins.values()
+    assert not join.turns
+    db.sql("ADVANCE s TO 12")
+    db.drain()
+    assert [row for _, row in had(db, "long")] == [(t, 1) for t in range(13)]
+    assert [row for _, row in had(db, "short")] == [(t, 1) for t in range(4)]
+
+
+def test_a_query_that_fails_fails_alone(db: Database) -> None:
+    two(db)
+    text = "CREATE CONTINUOUS QUERY {} AS SELECT {} FROM r x, s y WHERE x.k = y.k{} WINDOW INTERVAL 9"
+    db.sql(text.format("bad", "1 div (x.a - 1) AS z", ""))
+    db.sql(text.format("worse", "x.t", " AND 1 div (x.a - y.a) > 0"))
+    for stream in STREAMS:
+        db.insert(stream, rows_at(1, 2, 9))
+    db.drain()
+    shown = {row[0]: row[2] for row in db.sql("SHOW QUERIES").fetchall()}
+    assert shown == {"short": "running", "long": "running", "bad": "failed", "worse": "failed"}
+    assert len(had(db, "long")) == 4
+
+
+def test_a_query_that_was_paused_comes_back(db: Database) -> None:
+    two(db)
+    for stream in STREAMS:
+        db.insert(stream, rows_at(1, 5))
+    db.sql("PAUSE short")
+    for stream in STREAMS:
+        db.insert(stream, rows_at(6, 9))
+    db.drain()
+    assert len(had(db, "long")) == 9
+    db.sql("RESUME short")
+    db.drain()
+    for stream in STREAMS:
+        db.insert(stream, rows_at(12))
+    db.drain()
+    assert [row for _, row in had(db, "short")] == [(1, 1), (5, 5), (5, 6), (6, 5), (6, 6), (9, 9)]
+    assert set(joins(db)) == {"short", "long"}
+
+
+def stream_table() -> TableInfo:
+    schema = Schema((Column("k", pa.int64()), Column("t", pa.int64())))
+    time = StreamTime("t", Duration(0, is_number=True))
+    return TableInfo(1, "s", ObjectKind.STREAM, schema, (1, 2), "", 1, time)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slices_together_are_the_window_and_each_pair_is_in_one(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    equalities = (Equality(0, "k", 1, "k"),) if seed % 2 else ()
+
+    def some(number: int) -> tuple[pa.Table, Any, Any]:
+        times = random.integers(0, 40, number)
+        return pa.table({"k": random.integers(0, 3, number), "t": times}), np.arange(number), times
+
+    rows, ids, times = some(12)
+    others, their_ids, their_times = some(30)
+    late = {int(i): int(their_times[i]) + 7 for i in random.choice(30, 4, replace=False)}
+    enter = times + random.choice([0, 0, 0, 5], len(times))
+    batch, table = Rows(rows, ids, times, enter), stream_table()
+    span = [int(their_times[i]) for i in late]
+    reach = Reach(0, 28, 35, 20, 20, late=late, late_span=(min(span), max(span)))
+    found: list[tuple[int, int]] = []
+    for low, high in ((0, 3), (3, 10), (10, 25)):
+        unit = Unit(
+            batch, Index.of(rows, ["k"] if equalities else []), 0, equalities, reach, low, high, table, ("k", "t")
+        )
+        pairs = matched(unit, others, their_ids, by_kernel)
+        own = list(zip(pairs.mine.tolist(), pairs.rows.ids[pairs.theirs].tolist(), strict=True))
+        for mine, theirs in own:
+            away = distance(times, enter, their_times, reach.enter(their_ids, their_times), mine, theirs)
+            assert away <= high
+            assert low < away or low == 0
+        found += own
+    keys, their_keys = rows.column("k").to_pylist(), others.column("k").to_pylist()
+    their_enter = reach.enter(their_ids, their_times)
+    expected = [
+        (a, b)
+        for a in range(len(ids))
+        for b in range(28)
+        if (not equalities or keys[a] == their_keys[b])
+        and their_times[b] <= 35
+        and distance(times, enter, their_times, their_enter, a, b) <= 25
+    ]
+    assert sorted(found) == expected
+
+
+def distance(times: Any, enter: Any, their_times: Any, their_enter: Any, mine: int, theirs: int) -> int:
+    both = max(int(enter[mine]), int(their_enter[theirs]))
+    return both - min(int(times[mine]), int(their_times[theirs]))
+
+
+def test_response_times_are_kept_in_a_few_numbers() -> None:
+    told, seconds = Responses(), np.random.default_rng(1).exponential(2.0, 10_000)
+    for part in np.array_split(seconds, 7):
+        told.add(part)
+    assert told.average == pytest.approx(seconds.mean())
+    assert told.most == seconds.max()
+    assert told.percentile(0.95) == pytest.approx(np.percentile(seconds, 95), rel=0.11)
+    assert Responses().percentile(0.95) is None
+
+
+def test_arrivals_know_when_rows_came() -> None:
+    known = Arrivals()
+    for end, now in ((3, 10.0), (5, 20.0), (5, 30.0), (9, 40.0)):
+        known.note(end, now)
+    assert known.of(np.array([0, 2, 3, 4, 5, 8, 9])).tolist() == [10.0, 10.0, 20.0, 20.0, 40.0, 40.0, 40.0]
+    assert Arrivals().of(np.array([1])).tolist() == [-np.inf]
