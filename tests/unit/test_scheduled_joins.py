@@ -295,6 +295,7 @@ def joins(db: Database) -> dict[str, dict[str, Any]]:
 
 def test_a_short_window_does_not_wait_for_a_long_one(db: Database) -> None:
     two(db)
+    db.sql("SET join_policy = swf")
     for stream in STREAMS:
         db.insert(stream, rows_at(1, 10))
     db.drain()

@@ -12,7 +12,7 @@ Every query keeps its own place and state, and can be stepped alone at any time.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 PANE, P = "__ms_p", "p"
 """The number of a fine pane: of a row, and as a key of partial results."""
+FAN_HERE = 4
+"""So many pieces of a state become one: merges for all queries at once are cheap."""
 MOST_TOGETHER = 4_096
 """So many instants of queries that are alike are answered by one run of their text."""
 
@@ -293,7 +295,7 @@ class Chorus:
         part, schema = asked[0][0].plan.parts[number], asked[0][0].schemas[number]
         own_schema = pa.schema([f for f in schema if f.name not in (E, U)])
         merge = partial(merged_each, part, [k for k in part.keys if k not in (E, U)], own_schema)
-        piles = [(self._stepper.piles(run, number), [i.x for i in own]) for run, _, own in asked]
+        piles = [(self._stepper.piles(run, number, FAN_HERE), [i.x for i in own]) for run, _, own in asked]
         covers = [(pile, pile.covers(instants)) for pile, instants in piles]
         unmade = [node for pile, found in covers for node in pile.unmade(found)]
         for node, rows in zip(unmade, merge([list(n.pieces()) for n in unmade]), strict=True):
@@ -302,6 +304,7 @@ class Chorus:
         return numbered(merge(found), part)
 
 
+@lru_cache(maxsize=4_096)
 def by_pane(part: Part) -> Part:
     """A part that groups by fine panes instead of by when rows enter and leave."""
     part = renamed_source(part)

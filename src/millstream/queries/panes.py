@@ -211,6 +211,16 @@ def by_place(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[int, pa.T
         yield int(places[low]), rows.slice(low, high - low)
 
 
+def by_pane(rows: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
+    """Rows, of which there are some, by where they enter and where they leave."""
+    enter, leave = (np.asarray(rows.column(c).to_numpy(), np.int64) for c in (E, U))
+    order = np.lexsort((leave, enter))
+    rows, enter, leave = rows.take(pa.array(order)), enter[order], leave[order]
+    differs = (np.diff(enter) != 0) | (np.diff(leave) != 0)
+    for low, high in pairwise([0, *(np.flatnonzero(differs) + 1).tolist(), len(order)]):
+        yield int(enter[low]), int(leave[low]), rows.slice(low, high - low)
+
+
 def with_pane(rows: pa.Table, place: int, schema: pa.Schema) -> pa.Table:
     """Rows that have entered and leave at a place, as they are stored."""
     pane = {E: LONG_AGO, U: place}

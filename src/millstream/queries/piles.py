@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millstream.queries.panes import by_place, with_pane
+from millstream.queries.panes import by_pane, with_pane
 from millstream.rewrite.panes import E, U
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Merge = Callable[[Sequence[Sequence[pa.Table]]], list[pa.Table]]
 
 FAN = 16
-"""So many become one."""
+"""So many become one, where Spark merges: rarely, as that is a job."""
 
 
 @dataclass(eq=False)
@@ -51,12 +51,13 @@ class Node:
 class _Pile:
     """What leaves at one place, in tiers: a full tier is one piece of the next."""
 
+    fan: int
     tiers: list[list[Node]] = field(default_factory=list)
 
     def put(self, node: Node) -> None:
         for tier in self.tiers:
             tier.append(node)
-            if len(tier) < FAN:
+            if len(tier) < self.fan:
                 return
             node = Node(None, tuple(tier))
             tier.clear()
@@ -70,10 +71,14 @@ class _Pile:
 class Piles:
     """See the module's contract."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, fan: int = FAN) -> None:
+        self.fan = fan
+        """So many become one."""
         self._schema = schema
         self._own = [n for n in schema.names if n not in (E, U)]
         self._waiting: list[pa.Table] = []
+        self._arranged: list[tuple[int, int, pa.Table]] = []
+        """Rows that wait, too: by where they enter, the last first, and where they leave."""
         self._places: list[int] = []
         self._piles: list[_Pile] = []
         self._base = 0
@@ -91,6 +96,7 @@ class Piles:
     def tables(self) -> Iterator[pa.Table]:
         """All rows, as they are stored: those that have entered have entered long since."""
         yield from self._waiting
+        yield from (rows for _, _, rows in self._arranged)
         for place, pile in zip(self._places, self._piles, strict=True):
             for rows in (r for n in pile.nodes() for r in n.pieces()):
                 yield with_pane(rows, place, self._schema)
@@ -123,22 +129,25 @@ class Piles:
     def expire(self, x: int) -> None:
         """Give up what has left by a place."""
         self._waiting = [t for t in self._waiting if pc.max(t.column(U)).as_py() > x]
+        self._arranged = [entry for entry in self._arranged if entry[1] > x]
         self._expire(x + 1)
 
     # Piles
 
     def _enter(self, x: int) -> None:
+        self._arrange()
+        while self._arranged and self._arranged[-1][0] <= x:
+            _, place, rows = self._arranged.pop()
+            if place >= x:
+                self._pile(place).put(Node(rows.select(self._own)))
+
+    def _arrange(self) -> None:
+        """Bring what has come since into order, all at once."""
         if not self._waiting:
             return
-        rows = pa.concat_tables(self._waiting)
-        entered = pc.less_equal(rows.column(E), x)
-        if not pc.any(entered).as_py():
-            return
-        later = rows.filter(pc.invert(entered))
-        self._waiting = [later] if later.num_rows else []
-        for place, own in by_place(rows.filter(entered), self._own):
-            if place >= x:
-                self._pile(place).put(Node(own))
+        self._arranged += by_pane(pa.concat_tables(self._waiting))
+        self._arranged.sort(key=lambda entry: entry[:2], reverse=True)
+        self._waiting = []
 
     def _pile(self, place: int) -> _Pile:
         at = bisect_left(self._places, place)
@@ -148,38 +157,38 @@ class Piles:
             if at < len(self._places):
                 self._blocks.clear()
             self._places.insert(at, place)
-            self._piles.insert(at, _Pile())
+            self._piles.insert(at, _Pile(self.fan))
         return self._piles[at]
 
     def _forget(self, index: int) -> None:
         """Forget the blocks that a pile is in."""
         for level in range(1, 16):
-            self._blocks.pop((level, index // FAN**level), None)
+            self._blocks.pop((level, index // self.fan**level), None)
 
     def _expire(self, x: int) -> None:
         gone = bisect_left(self._places, x)
         if gone:
             del self._places[:gone], self._piles[:gone]
             self._base += gone
-            self._blocks = {k: n for k, n in self._blocks.items() if k[1] * FAN ** k[0] >= self._base}
+            self._blocks = {k: n for k, n in self._blocks.items() if k[1] * self.fan ** k[0] >= self._base}
 
     # Blocks
 
     def _cover(self) -> Iterator[Node]:
         """Whole blocks of 16, 256 … piles, and the piles beside them, that make up all of them."""
-        low, high = self._base, self._base + len(self._piles)
+        low, high, fan = self._base, self._base + len(self._piles), self.fan
         while low < high:
             level = 0
-            while low % FAN ** (level + 1) == 0 and low + FAN ** (level + 1) <= high:
+            while low % fan ** (level + 1) == 0 and low + fan ** (level + 1) <= high:
                 level += 1
-            yield from self._block(level, low // FAN**level)
-            low += FAN**level
+            yield from self._block(level, low // fan**level)
+            low += fan**level
 
     def _block(self, level: int, index: int) -> list[Node]:
         if level == 0:
             return list(self._piles[index - self._base].nodes())
         known = self._blocks.get((level, index))
         if known is None:
-            inner = [n for i in range(FAN) for n in self._block(level - 1, FAN * index + i)]
+            inner = [n for i in range(self.fan) for n in self._block(level - 1, self.fan * index + i)]
             known = self._blocks[level, index] = Node(None, tuple(inner))
         return [known]

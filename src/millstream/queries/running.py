@@ -27,7 +27,7 @@ from millstream.queries.feeding import Feeder, enter, first_on_time
 from millstream.queries.held import Held
 from millstream.queries.instants import Instant, Stretches
 from millstream.queries.panes import Panes, UnmergeableError, can_merge
-from millstream.queries.piles import Piles
+from millstream.queries.piles import FAN, Piles
 from millstream.queries.place import Place
 from millstream.queries.run import STATES, Look, Run, Step
 from millstream.queries.storing import Store
@@ -375,11 +375,11 @@ class Stepper:
             return None
 
     @staticmethod
-    def piles(run: Run, number: int) -> Piles:
+    def piles(run: Run, number: int, fan: int = FAN) -> Piles:
         """A state for merges of many at once."""
         state = run.states.get(number)
-        if not isinstance(state, Piles):
-            run.states[number] = state = _refilled(Piles(run.schemas[number]), state)
+        if not isinstance(state, Piles) or state.fan != fan:
+            run.states[number] = state = _refilled(Piles(run.schemas[number], fan), state)
         return state
 
     def deliver(

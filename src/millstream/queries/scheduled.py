@@ -29,7 +29,7 @@ from millstream.queries.chorus import AloneError
 from millstream.queries.combining import Combining, answered, began, shared_of
 from millstream.queries.joining import Family
 from millstream.queries.response import Arrivals, Responses
-from millstream.queries.slicing import Slicer
+from millstream.queries.slicing import Slicer, is_small
 from millstream.queries.turns import Batch, Front, Result, Turn, spot_of
 from millstream.schedule.join_policies import GREEDY, POLICIES, Measured
 from millstream.schedule.joins import Arrival, JoinSchedule
@@ -227,8 +227,8 @@ class Scheduled:
         failed = self._work(join, works) if works else set()
         for query in failed:
             join.leave(query)
-        made, more = self._release(join)
         join.most_extra = max(join.most_extra, join.extra_bytes)
+        made, more = self._release(join)
         alone = [here[q] for q in failed | more]
         if not has_begun and not works and made is None:
             alone += outside
@@ -384,8 +384,13 @@ class Scheduled:
                     passed |= values
             return passed
 
-        units = [self._unit(join, work) for work in works]
-        found, jobs = self._slicer.run(units, self._stepper.look(join.front.place), by_spark)
+        look = self._stepper.look(join.front.place)
+        if look is None:
+            raise AloneError
+        with self._lake.catalog.pinned(look.snapshot.id):
+            every = self._slicer.portions([self._unit(join, work) for work in works], look)
+            works, portions = self._small_first(join, works, every)
+            found, jobs = self._slicer.run(portions, by_spark)
         for work, pairs in zip(works, found, strict=True):
             self._hold(join, work, pairs)
             join.schedule.finish(work)
@@ -393,6 +398,16 @@ class Scheduled:
         join.jobs += jobs
         join.units += len(works)
         return {q for q, r in join.runs.items() if shared_of(r).test in failed}
+
+    @staticmethod
+    def _small_first(
+        join: Join, works: Sequence[Work], portions: Sequence[slices.Portion]
+    ) -> tuple[Sequence[Work], Sequence[slices.Portion]]:
+        """Units for the driver do not wait for a job: what comes behind them is taken again."""
+        end = next((n for n, p in enumerate(portions) if not is_small(p)), 0) or len(works)
+        for work in works[: end - 1 : -1]:
+            join.schedule.give_back(work)
+        return works[:end], portions[:end]
 
     def _unit(self, join: Join, work: Work) -> slices.Unit:
         turn = join.of_batch[work.batch.number]

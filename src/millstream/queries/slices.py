@@ -328,6 +328,11 @@ class Portion:
     unit: Unit | None = None
 
     @property
+    def asked(self) -> Unit:
+        assert self.unit is not None
+        return self.unit
+
+    @property
     def rows(self) -> int:
         return sum(f.rows for f in self.files) + (0 if self.inlined is None else self.inlined[0].num_rows)
 
@@ -336,9 +341,8 @@ def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[i
     """What a task makes of its portions, with their units' numbers; None where the kernel cannot say."""
     found: list[tuple[int, Pairs | None]] = []
     for portion in portions:
-        assert portion.unit is not None
         try:
-            parts = [matched(portion.unit, rows, ids, passes) for rows, ids in read(portion)]
+            parts = [matched(portion.asked, rows, ids, passes) for rows, ids in read(portion)]
         except UnprovenError:
             found.append((portion.number, None))
             continue

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from millstream.catalog import stats
 from millstream.queries import slices
-from millstream.queries.chorus import AloneError
 from millstream.queries.slices import Pairs, Portion, Rows, Unit
 from millstream.queries.tasks import MOST_TASKS, in_tasks
 from millstream.schema import instant
@@ -70,29 +69,24 @@ class Slicer:
         made = pa.concat_tables(parts).take(pa.array(np.argsort(every, kind="stable")))
         return Rows(made.combine_chunks(), own, times, reach.enter(own, times))
 
-    def run(self, units: Sequence[Unit], look: Look | None, passes: Passes) -> tuple[list[Pairs], int]:
-        """What units find, and how many jobs that took; `passes` tests pairs where the kernel cannot."""
-        if look is None:
-            raise AloneError
-        found: list[list[Pairs]] = [[] for _ in units]
-        with self._lake.catalog.pinned(look.snapshot.id):
-            portions = [self._of_unit(n, unit, look) for n, unit in enumerate(units)]
-            small = [p for p in portions if _is_small(p)]
-            large = [p for p in portions if not _is_small(p)]
-            results = slices.run(small)
-            if large:
-                shares = _shares(large)
-                for own in in_tasks(self._spark.session, slices.run, shares):
-                    results += own
-            unproven = {n for n, pairs in results if pairs is None}
-            results = [r for r in results if r[0] not in unproven]
-            results += slices.run([p for p in portions if p.number in unproven], passes)
+    def portions(self, units: Sequence[Unit], look: Look) -> list[Portion]:
+        """What is to be read for each of some units."""
+        return [self._of_unit(n, unit, look) for n, unit in enumerate(units)]
+
+    def run(self, portions: Sequence[Portion], passes: Passes) -> tuple[list[Pairs], int]:
+        """What is found in portions, and how many jobs that took; `passes` tests pairs where the kernel cannot."""
+        large = [p for p in portions if not is_small(p)]
+        results = slices.run([p for p in portions if is_small(p)])
+        for own in in_tasks(self._spark.session, slices.run, _shares(large)) if large else ():
+            results += own
+        unproven = {n for n, pairs in results if pairs is None}
+        again = [p for p in portions if p.number in unproven]
+        results = [r for r in results if r[0] not in unproven] + slices.run(again, passes)
+        found: list[list[Pairs]] = [[slices.no_pairs(p.asked)] for p in portions]
         for number, pairs in results:
             if pairs is not None:
                 found[number].append(pairs)
-        return [Pairs.together(f) if f else slices.no_pairs(u) for f, u in zip(found, units, strict=True)], int(
-            bool(large)
-        )
+        return [Pairs.together(parts) for parts in found], int(bool(large))
 
     def _of_unit(self, number: int, unit: Unit, look: Look) -> Portion:
         scan = self._feeder.since(unit.table, look.snapshot, unit.reach.since)
@@ -131,9 +125,9 @@ class Slicer:
         return known is None or any(known[0] <= end and start <= known[1] for start, end in spans)
 
 
-def _is_small(portion: Portion) -> bool:
-    unit = portion.unit
-    assert unit is not None
+def is_small(portion: Portion) -> bool:
+    """Whether a portion is for the driver."""
+    unit = portion.asked
     if not unit.equalities and portion.rows * len(unit.batch) > HERE_PAIRS:
         return False
     return portion.rows <= HERE_ROWS
