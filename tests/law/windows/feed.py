@@ -88,7 +88,7 @@ class Run:
 
     def run(self) -> None:
         """Everything that happens in the feed, then the judgement."""
-        self._db = self._opened()
+        self._db = self._open()
         try:
             self._prepare()
             for step in self.feed.steps:
@@ -101,12 +101,6 @@ class Run:
             self._db.close()
         for query in self.feed.queries:
             self._coverage.add(query, passed=self.ended is None and query.number not in self.failures)
-
-    def _opened(self) -> Database:
-        """The database; every second feed of those that begin with Spark alone has Spark merge states, too."""
-        db = self._open()
-        db._engine.queries.answers.merges_here = self.feed.seed % 4 != 3
-        return db
 
     def _prepare(self) -> None:
         for text in [s.create for s in self.feed.streams] + [t.create for t in self.feed.tables]:
@@ -156,7 +150,7 @@ class Run:
     def _reopen(self) -> None:
         """Settings end with the database; a feed's hold until they are changed."""
         self._db.close()
-        self._db = self._opened()
+        self._db = self._open()
         for statement in self._settings.values():
             self._db.sql(statement)
 
