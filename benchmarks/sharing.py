@@ -281,7 +281,7 @@ def eddy(run: Run) -> Sequence[Measure]:
     measures = []
     for kind, (count, width) in RACES.items():
         operators = matcher(kind, run.scaled(count, 20), width)
-        racing = race(operators, run.scaled(RACED, 200), run.scaled(60, 5))
+        racing = race(operators, run.scaled(RACED, 200), run.scaled(100, 5))
         measures += _race_measures(kind, racing)
         lines = {name: racing[name] for name in (TICKETS, RANDOM, " ".join(ATTRIBUTES))}
         _plot(run, f"eddy-{kind}", "batch", "CPU time (ms)", {

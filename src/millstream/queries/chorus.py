@@ -294,14 +294,16 @@ class Chorus:
             raise AloneError
         part, schema = asked[0][0].plan.parts[number], asked[0][0].schemas[number]
         own_schema = pa.schema([f for f in schema if f.name not in (E, U)])
-        merge = partial(merged_each, part, [k for k in part.keys if k not in (E, U)], own_schema)
+        keys = [k for k in part.keys if k not in (E, U)]
+        merge = partial(merged_each, part, keys, own_schema)
         piles = [(self._stepper.piles(run, number, FAN_HERE), [i.x for i in own]) for run, _, own in asked]
         covers = [(pile, pile.covers(instants)) for pile, instants in piles]
         unmade = [node for pile, found in covers for node in pile.unmade(found)]
         for node, rows in zip(unmade, merge([list(n.pieces()) for n in unmade]), strict=True):
             node.settle(rows)
         found = [[rows for node in cover for rows in node.pieces()] for _, own in covers for cover in own]
-        return numbered(merge(found), part)
+        # Without keys there is one row for each instant, whether or not there are panes.
+        return merged_together(part, keys, own_schema, found) if keys else numbered(merge(found), part)
 
 
 @lru_cache(maxsize=4_096)
@@ -334,11 +336,19 @@ def merged_each(
     part: Part, keys: Sequence[str], schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]
 ) -> list[pa.Table]:
     """Partial results merged by some keys, each of some lists of pieces to one row a group, in one go."""
+    found = apart(merged_together(part, keys, schema, wanted), len(wanted))
+    # Each by itself, not as a slice: what one query keeps must not hold what all others had.
+    return [rows.take(pa.array(np.arange(rows.num_rows))) for rows in found]
+
+
+def merged_together(
+    part: Part, keys: Sequence[str], schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]
+) -> pa.Table:
+    """The same as one table, with the number of its list before each group."""
     counts = [sum(p.num_rows for p in pieces) for pieces in wanted]
     rows = pa.concat_tables([schema.empty_table(), *(p for pieces in wanted for p in pieces)])
     of = pa.array(np.repeat(np.arange(len(wanted)), counts), pa.int64())
     found = merging.merged(replace(part, keys=(N, *keys)), [rows.add_column(0, N, of)])
     if found is None:
         raise AloneError
-    # Each by itself, not as a slice: what one query keeps must not hold what all others had.
-    return [rows.take(pa.array(np.arange(rows.num_rows))) for rows in apart(found, len(wanted))]
+    return found

@@ -76,12 +76,21 @@ class GroupedFilter:
         """Where values lie among the constants."""
         if pa.types.is_string(self.kind):
             return self._codes_of_text(values)
-        numbers = _plain(values, self.kind)
-        constants = np.array(self._constants, numbers.dtype)
-        found = np.searchsorted(constants, numbers, "left") + np.searchsorted(constants, numbers, "right")
+        numbers, constants = _plain(values, self.kind), self._sorted
+        left = np.searchsorted(constants, numbers)
+        at = np.minimum(left, len(constants) - 1)
+        found = 2 * left
+        if len(constants):
+            found += constants[at] == numbers
+            if pa.types.is_float64(self.kind):
+                found += np.isnan(constants[at]) & np.isnan(numbers)
         if values.null_count:
             found[pc.is_null(values).to_numpy()] = self._null
         return np.asarray(found, np.int64)
+
+    @cached_property
+    def _sorted(self) -> NDArray[Any]:
+        return np.array(self._constants, np.float64 if pa.types.is_float64(self.kind) else np.int64)
 
     def _codes_of_text(self, values: pa.ChunkedArray) -> Numbers:
         encoded = values.combine_chunks().dictionary_encode()

@@ -89,6 +89,11 @@ class BitLineage:
     def alive(self) -> NDArray[np.int64]:
         return self.places
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no row may still serve a term."""
+        return not len(self.places)
+
 
 @dataclass
 class PairLineage:
@@ -147,6 +152,11 @@ class PairLineage:
     def alive(self) -> NDArray[np.int64]:
         """The rows that may still serve a term."""
         return np.arange(self.rows) if self.untested.any() else np.unique(self.pairs[0])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no row may still serve a term."""
+        return not len(self.pairs[0]) and not self.untested.any()
 
 
 def _ones(bits: Bits) -> int:

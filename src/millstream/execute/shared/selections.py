@@ -77,7 +77,7 @@ class Matcher:
         lineage, passed = self.lineage(rows.num_rows), []
         numbers = {name: i for i, name in enumerate(self.operators)}
         for name in order:
-            if not len(lineage.alive):
+            if lineage.is_over:
                 break
             used = self.filters[name]
             codes = used.codes(rows.column(name))
