@@ -141,8 +141,9 @@ class Query:
 
     @property
     def is_on_commit(self) -> bool:
-        """A selection from one stream without a window, whatever tables it looks things up in."""
-        return self.is_monotonic and len(self.slots) == 1 and self.slots[0].label == "none"
+        """A selection from one stream without a window or SAMPLE, whatever tables it looks things up in."""
+        is_plain = len(self.slots) == 1 and self.slots[0].label == "none" and isinstance(self.slide, Realtime)
+        return self.is_monotonic and is_plain
 
     @property
     def delivered(self) -> tuple[Out, ...]:
