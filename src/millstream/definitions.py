@@ -106,7 +106,7 @@ class Definitions:
     def _create_query(self, statement: st.CreateContinuousQuery, _: Any) -> str:
         self.check_no_transaction("CREATE CONTINUOUS QUERY")
         warning = self._engine.queries.create(statement)
-        return "\n".join(["CREATE CONTINUOUS QUERY", *([f"Warning: {warning}"] if warning else [])])
+        return f"CREATE CONTINUOUS QUERY; warning: {warning}" if warning else "CREATE CONTINUOUS QUERY"
 
     @run.register
     def _create_streaming_view(self, statement: st.CreateStreamingView, _: Any) -> str:

@@ -192,7 +192,7 @@ class Company:
             sizes = (rows, join.buffer_bytes, join.extra_bytes, join.most_extra)
             for run in sorted(join.runs.values(), key=lambda r: r.plan.windows[0].length):
                 told = join.responses[run.query.id]
-                times = (told.average, told.percentile(0.95), told.most)
+                times = (_short(told.average), _short(told.percentile(0.95)), _short(told.most))
                 window = _length(run)
                 own = (self._joined(join), self.scheduled.policy, shown_name(run.query), window, told.number)
                 found.append((*own, *times, *sizes))
@@ -297,6 +297,11 @@ def _learnt(policy: Policy, name: str) -> tuple[float, float | None]:
     if not isinstance(policy, Tickets):
         return 0.0, None
     return policy.tickets.get(name, 0.0), policy.selectivity.get(name)
+
+
+def _short(seconds: float | None) -> float | None:
+    """To the millisecond: more is noise."""
+    return None if seconds is None else round(seconds, 3)
 
 
 def _terms(selection: Selection) -> list[str]:
