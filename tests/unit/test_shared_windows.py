@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -209,9 +210,7 @@ def test_many_windows_take_no_job_and_one_commit(db: Database) -> None:
         )
     db.insert("s", [(1, "a", 1, 1, 0)])
     db.drain()
-    commits = []
-    real = db._lake.catalog._transact
-    db._lake.catalog._queue._transact = lambda run: (commits.append(1), real(run))[1]  # type: ignore[method-assign]
+    commits = commits_of(db)
     before = jobs(db.spark)
     db.insert("s", [(i % 4, "a", i, 1, i) for i in range(1, 40)])
     taken = len(commits)
@@ -297,3 +296,61 @@ def test_explain_shared_tells_of_panes_and_of_stems(db: Database) -> None:
     assert join[7].startswith("  s: grouped filter on a: 2 terms")
     shown = {(row[0], row[1]) for row in db.sql("SHOW EDDY").fetchall()}
     assert shown == {("r, s", "SteM of r on k"), ("r, s", "SteM of s on k"), ("s", "grouped filter on a")}
+
+
+def commits_of(db: Database) -> list[int]:
+    """One entry for each commit from now on."""
+    made: list[int] = []
+    real = db._lake.catalog._transact
+    db._lake.catalog._queue._transact = lambda run: (made.append(1), real(run))[1]  # type: ignore[method-assign]
+    return made
+
+
+def summed(db: Database, name: str, length: str, step: str) -> None:
+    window = f"s [INTERVAL {length}] SAMPLE INTERVAL {step}"
+    db.sql(f"CREATE CONTINUOUS QUERY {name} AS SELECT sum(a) AS x FROM {window}")
+
+
+def test_a_query_that_the_kernel_cannot_run_leaves_the_others_together(db: Database) -> None:
+    create(db, ("s",))
+    for number in range(5):
+        summed(db, f"q{number}", f"{number + 3}", "2")
+    db.sql(
+        "CREATE CONTINUOUS QUERY odd AS SELECT sum(a) AS x FROM s [INTERVAL 3] WHERE w RLIKE 'a' SAMPLE INTERVAL 2"
+    )
+    db.insert("s", [(1, "a", 1, 1, 0)])
+    db.drain()
+    runs = {q.name: db._engine.queries._run(q) for q in db._engine.queries.known.every()}
+    db.insert("s", [(1, "ab", i, 1, i) for i in range(1, 12)])
+    commits = commits_of(db)
+    db._engine.queries.advance_all()
+    assert len(commits) == 2
+    assert {name: db._engine.queries._runs[run.query.id] is run for name, run in runs.items()} == dict.fromkeys(
+        runs, True
+    )
+    assert had(db, "q0", is_join=False) == had(db, "odd", is_join=False) != []
+
+
+def test_a_stream_on_which_nothing_happens_costs_no_commits(db: Database, clock: Any) -> None:
+    db.sql("CREATE STREAM s (a INT)")
+    for number in range(3):
+        summed(db, f"q{number}", f"'{number + 2}' HOUR", "'1' HOUR")
+    db.insert("s", [(1,)])
+    db.drain()
+    commits = commits_of(db)
+    for _ in range(5):
+        clock.advance(timedelta(seconds=1))
+        db.drain()
+    assert commits == []
+
+
+def test_queries_that_are_to_be_evaluated_anew_are_not_answered_from_shared_panes(db: Database) -> None:
+    create(db, ("s",))
+    for number in range(3):
+        summed(db, f"q{number}", f"{number + 3}", "2")
+    db.insert("s", [(1, "a", 1, 1, 0)])
+    db.drain()
+    db.sql("SET incremental = off")
+    db.insert("s", [(1, "ab", i, 1, i) for i in range(1, 12)])
+    db.drain()
+    assert not any(run.is_split for run in db._engine.queries._runs.values())
