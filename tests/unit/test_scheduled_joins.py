@@ -78,24 +78,24 @@ def nested(random: Random) -> str:
     return random.choice(["x.a < y.b", "x.a + y.a = 7", "x.k = y.b + 1 OR x.w = y.w"])
 
 
-def query(random: Random, condition: Callable[[Random], str]) -> str:
+def query(random: Random, condition: Callable[[Random], str], kind: str) -> str:
     other, length = random.choice(["s", "s", "s", "r"]), random.choice([2, 3, 5, 8, 13])
-    window, own = (f" WINDOW INTERVAL {length}", "") if length == 5 else ("", f" [INTERVAL {length}]")
+    window, own = (f" WINDOW {kind} {length}", "") if length == 5 else ("", f" [{kind} {length}]")
     where = random.choice(["", " AND x.a > 3", " AND y.b < 2", " AND x.a + y.a > 6", " AND x.w LIKE 'a%'"])
     columns = random.choice(["x.a AS p, y.a AS q", "x.k AS k, y.t AS t, x.a + y.b AS z", "y.w AS w"])
     return f"SELECT {columns} FROM r{own} AS x, {other}{own} AS y WHERE ({condition(random)}){where}{window}"
 
 
-def a_story(seed: int, condition: Callable[[Random], str], steps: int = 9) -> Story:
+def a_story(seed: int, condition: Callable[[Random], str], steps: int = 9, kind: str = "INTERVAL") -> Story:
     random = Random(f"scheduled {seed}")
     story: Story = []
     there: list[str] = []
-    at = dict.fromkeys(STREAMS, 0)
+    at, late = dict.fromkeys(STREAMS, 0), [0, 0, 1, 2, -1, -4]
     for step in range(steps):
         story.append((random.choice(["tick", "tick", "tick", "drain"]), None))
         for number in range(random.choice([0, 0, 1, 2]) if step else 4):
             there.append(f"q{step}_{number}")
-            story.append(("sql", f"CREATE CONTINUOUS QUERY {there[-1]} AS {query(random, condition)}"))
+            story.append(("sql", f"CREATE CONTINUOUS QUERY {there[-1]} AS {query(random, condition, kind)}"))
         if len(there) > 4 and random.random() < 0.3:
             story.append(("sql", f"DROP CONTINUOUS QUERY {there.pop(random.randrange(len(there)))}"))
         burst = random.choice([1, 1, 3])
@@ -107,7 +107,7 @@ def a_story(seed: int, condition: Callable[[Random], str], steps: int = 9) -> St
                     random.choice(["a", "ab", "b", None]),
                     random.choice([None, *range(10)]),
                     random.randrange(4),
-                    at[stream] + random.choice([0, 0, 1, 2, -1, -4]),
+                    at[stream] + random.choice(late if kind == "INTERVAL" or step == seed else [0, 0, 1, 2]),
                 )
                 for _ in range(burst * random.choice([0, 1, 4, 7]))
             ]
@@ -168,18 +168,22 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "key_of", lambda *_: None)
 
 
-@pytest.mark.parametrize(("policy", "seed", "condition"), [
-    ("greedy", 0, equal), ("lwo", 1, equal), ("swf", 2, equal), ("greedy", 3, nested), ("swf", 4, nested),
+@pytest.mark.parametrize(("policy", "seed", "condition", "kind"), [
+    ("greedy", 0, equal, "INTERVAL"), ("lwo", 1, equal, "INTERVAL"), ("swf", 2, equal, "INTERVAL"),
+    ("greedy", 3, nested, "INTERVAL"), ("swf", 4, nested, "INTERVAL"),
+    ("greedy", 5, equal, "ROWS"), ("lwo", 6, equal, "ROWS"), ("swf", 7, equal, "ROWS"),
+    ("greedy", 8, nested, "ROWS"),
 ])  # fmt: skip
 def test_each_query_gets_what_it_would_get_alone(
     policy: str,
     seed: int,
     condition: Callable[[Random], str],
+    kind: str,
     opened: Callable[[str], Database],
     units: list[tuple[int, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    story = a_story(seed, condition)
+    story = a_story(seed, condition, kind=kind)
     with opened("together") as db:
         create(db)
         db.sql(f"SET join_policy = {policy}")

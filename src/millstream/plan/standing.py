@@ -235,6 +235,19 @@ class QueryPlan:
         return self.shared is not None and len(self.shared.leaves) > 1 and not self.shared.equalities
 
     @property
+    def is_counted_join(self) -> bool:
+        """Whether it joins the newest rows of streams, as many of each."""
+        if self.shared is None or len(self.shared.leaves) != 2 or self.sample.kind is not Sampling.REALTIME:
+            return False
+        kinds = {(w.kind, w.rows, w.is_kept) for w in self.windows}
+        return (
+            self.is_monotone
+            and len(kinds) == 1
+            and self.windows[0].kind is WindowKind.ROWS
+            and not self.windows[0].is_kept
+        )
+
+    @property
     def is_early(self) -> bool:
         """Whether it delivers what it has as soon as the watermark reaches it.
 

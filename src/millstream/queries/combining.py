@@ -20,6 +20,7 @@ from millstream.queries import emitting, instants
 from millstream.queries.chorus import AloneError
 from millstream.queries.evaluating import Asked, evaluate
 from millstream.queries.run import Step
+from millstream.queries.windows import last_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -244,7 +245,7 @@ def first_instants(
     ids = np.stack([sides[leaf].ids[p] for leaf, p in sorted(places.items())])
     times = np.stack([sides[leaf].times[p] for leaf, p in sorted(places.items())])
     enter = np.max([sides[leaf].enter[p] for leaf, p in sorted(places.items())], axis=0)
-    last = np.min(times + np.array([w.length for w in windows], np.int64)[:, None], axis=0)
+    last = np.min([last_of(w, t) for w, t in zip(windows, times, strict=True)], axis=0)
     leave, time = last, times.max(axis=0)
     if plan.sample.kind is Sampling.INTERVAL:
         enter = enter + -(enter - plan.sample.offset) % plan.sample.step
@@ -261,7 +262,7 @@ def first_instants(
     good &= (xs[at] <= leave) & (taus[at] <= last)
     mark = instants.mark_of(place)
     good &= time <= (-FOR_EVER if mark is None else mark)
-    if run.place.passed is not None:
+    if plan.is_early and run.place.passed is not None:
         fresh = time > run.place.passed
         for row, window in enumerate(windows):
             fresh |= ids[row] >= before[window.stream]

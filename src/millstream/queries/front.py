@@ -191,6 +191,7 @@ class ContinuousQueries:
         """Give a new query its place: behind the rows that there are."""
         is_split = made.plan.split is not None and self.incremental != OFF
         place = Place(is_split=is_split, is_rowless=is_split and self.incremental == ON, snapshot=commit.base.id)
+        place.is_counted = made.plan.is_counted_join
         marks = []
         for stream in made.streams:
             if self._lake.catalog.table(stream.id, commit.base) is None:
@@ -201,6 +202,8 @@ class ContinuousQueries:
             is_kept = stream.kind is ObjectKind.STREAMING_TABLE and made.plan.sample.kind is not Sampling.COMMIT
             position = 0 if is_kept else born
             place.streams[stream.id] = _seen(position, born, now, mark)
+            if place.is_counted and mark is not None and now.max_time is not None and now.max_time > mark:
+                place.streams[stream.id].born_time = now.max_time
             marks.append(mark)
         place.created_at = None if None in marks else min(m for m in marks if m is not None)
         queries.moved_on(commit, query.id, place.to_json(), None, None)

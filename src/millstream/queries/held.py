@@ -54,6 +54,16 @@ class Held:
     def add(self, rows: pa.Table) -> None:
         self.rows = pa.concat_tables([self.rows, rows]).combine_chunks()
 
+    @property
+    def oldest(self) -> int:
+        """The smallest time."""
+        return int(self._column(TIME).min(initial=FOR_EVER))
+
+    @property
+    def first(self) -> int:
+        """The smallest number."""
+        return int(self._column(ROW_NUMBER).min(initial=FOR_EVER))
+
     def with_stretches(self) -> pa.Table:
         """All rows, with when they leave; of sessions also where these begin and end."""
         if self.window.kind is WindowKind.SESSION:

@@ -21,6 +21,8 @@ class Seen:
     mark: int | None = None
     born: int = 0
     """Rows below this number were there before the query: they are in windows, but make no instants."""
+    born_time: int | None = None
+    """The largest time among these, if later rows may be older."""
 
 
 @dataclass
@@ -56,6 +58,8 @@ class Place:
     """The version of the database that its state was made of."""
     is_split: bool = False
     """Whether the query is answered from states of panes."""
+    is_counted: bool = False
+    """Whether it joins the newest rows of streams, and these are kept in the streams for it."""
     is_rowless: bool = False
     """Whether rows of its windows have been given up, so that it can be answered from states alone."""
 

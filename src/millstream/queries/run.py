@@ -78,6 +78,8 @@ class Step:
     answer: pa.Table | None = None
     new: dict[int, list[pa.Table]] = field(default_factory=dict)
     rewritten: set[int] = field(default_factory=set)
+    lows: dict[int, int] = field(default_factory=dict)
+    """By stream: the first row still needed, where windows are counted in rows and nobody holds these."""
 
 
 @dataclass(frozen=True)

@@ -204,10 +204,11 @@ class Stepper:
         return len(step.deliveries)
 
     def note_late(self, place: Place, came: Sequence[Arrived]) -> None:
-        """Remember late rows as long as an instant that they have missed waits for another stream."""
+        """Remember late rows as long as an instant that they have missed waits, or none has followed them."""
         for found in came:
             known = place.late.get(found.stream, [])
-            missed = [x for x in known if place.passed is None or x[1] >= place.passed]
+            until = min(-AFTER_ALL if m is None else m for m in (place.passed, place.answered))
+            missed = [x for x in known if x[1] >= until]
             place.late[found.stream] = [*missed, *found.late]
 
     # Windows that move row by row
@@ -226,6 +227,8 @@ class Stepper:
             if window.kind not in HELD or run.is_split or window.stream not in by_stream:
                 continue
             table, found = look.tables[window.stream], by_stream[window.stream]
+            if run.place.is_counted and number not in run.held and seen is None:
+                self._hold_again(run, look)
             held = run.held.setdefault(number, Held.empty(window, table.schema.arrow))
             if not len(found.ids):
                 continue
@@ -234,7 +237,13 @@ class Stepper:
             held.add(marked)
             if window.kind is WindowKind.SESSION:
                 held.drop_missed(found.late)
-            step.new.setdefault(STATES + number, []).append(marked)
+            if not run.place.is_counted:
+                step.new.setdefault(STATES + number, []).append(marked)
+
+    def _hold_again(self, run: Run, look: Look) -> None:
+        """Hold the rows of windows that are kept in streams."""
+        came = [self.feeder.arrived_before(run.place, look, s, is_stale=False) for s in run.plan.streams]
+        self._hold(run, Step(run.place), look, came, 0, run.place)
 
     # Instants
 

@@ -30,7 +30,7 @@ from millstream.queries.combining import Combining, answered, began, shared_of
 from millstream.queries.joining import Family
 from millstream.queries.response import Arrivals, Responses
 from millstream.queries.slicing import Slicer, is_small
-from millstream.queries.turns import Batch, Front, Result, Turn, spot_of
+from millstream.queries.turns import Batch, Combinations, Front, Result, Turn, spot_of
 from millstream.schedule.join_policies import GREEDY, POLICIES, Measured
 from millstream.schedule.joins import Arrival, JoinSchedule
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from millstream.queries.answering import Answers
     from millstream.queries.run import Look, Run, Step
     from millstream.queries.running import Stepper
-    from millstream.queries.turns import Marked
     from millstream.schedule.eddy import Policy
     from millstream.schedule.joins import Work
     from millstream.storage.lake import Lake
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Times = NDArray[np.float64]
-    Key = tuple[tuple[int, int], tuple[Equality, ...]]
+    Key = tuple[tuple[int, int], tuple[Equality, ...], bool]
 
 MANY_ROWS = 131_072
 """A join is scheduled when so many rows of one stream are in its windows; SteMs serve smaller ones."""
@@ -64,18 +63,25 @@ SHARE = 0.25
 
 
 def key_of(run: Run, most_here: int) -> Key | None:
-    """The streams that a query joins, and what is to be equal; None if it cannot be scheduled."""
+    """The streams that a query joins, what is to be equal, whether windows are counted in rows; None if it cannot
+    be scheduled."""
     plan, shared = run.plan, run.plan.shared
-    if shared is None or len(shared.leaves) != 2 or not plan.is_early or not most_here or run.stale:
+    if shared is None or len(shared.leaves) != 2 or not plan.is_monotone or not most_here or run.stale:
         return None
-    if plan.sample.kind is not Sampling.REALTIME or len({w.length for w in plan.windows}) > 1:
+    if plan.sample.kind is not Sampling.REALTIME or len({(w.length, w.rows) for w in plan.windows}) > 1:
         return None
-    if any(w.kind is not WindowKind.INTERVAL or w.is_kept for w in plan.windows):
+    if any(w.kind is not WindowKind.INTERVAL or w.is_kept for w in plan.windows) and not run.place.is_counted:
         return None
     if run.query.standing is None or run.query.standing.target is not None:
         return None
     first, second = (plan.windows[leaf.window].stream for leaf in shared.leaves)
-    return (first, second), tuple(sorted({_from_first(e) for e in shared.equalities}, key=str))
+    equalities = tuple(sorted({_from_first(e) for e in shared.equalities}, key=str))
+    return (first, second), equalities, run.place.is_counted
+
+
+def size_of(run: Run) -> int:
+    """The size of a query's windows, in time or in rows."""
+    return run.plan.windows[0].length or run.plan.windows[0].rows
 
 
 def _from_first(equality: Equality) -> Equality:
@@ -90,6 +96,8 @@ class Join:
 
     streams: tuple[int, int]
     equalities: tuple[Equality, ...]
+    is_counted: bool
+    """Whether windows are counted in rows."""
     schedule: JoinSchedule
     cost: Measured
     front: Front
@@ -107,7 +115,7 @@ class Join:
 
     @property
     def window(self) -> int:
-        return max((r.plan.windows[0].length for r in self.runs.values()), default=0)
+        return max((size_of(r) for r in self.runs.values()), default=0)
 
     @property
     def buffered(self) -> dict[int, int]:
@@ -240,9 +248,9 @@ class Scheduled:
         """A join that begins where those are that have seen the least."""
         first = min(runs, key=lambda r: sum(s.position for s in r.place.streams.values()))
         spot = self._spot(first)
-        members = [r for r in runs if self._spot(r) == spot]
+        members = [r for r in runs if self._spot(r) == spot and _is_in_line(r)]
         look = self._stepper.look(first.place)
-        if look is None:
+        if look is None or not members:
             raise AloneError
         with self._lake.catalog.pinned(look.snapshot.id):
             front = Front.of(members, look, self._stepper.feeder)
@@ -257,7 +265,11 @@ class Scheduled:
     @staticmethod
     def _enter(join: Join, run: Run) -> None:
         join.runs[run.query.id] = run
-        join.schedule.add(str(run.query.id), run.plan.windows[0].length)
+        # From now on the stream's own rows serve it.
+        run.held.clear()
+        for seen in run.place.streams.values():
+            seen.born_time = None
+        join.schedule.add(str(run.query.id), size_of(run))
         join.responses.setdefault(run.query.id, Responses())
         join.cast = None
 
@@ -284,7 +296,7 @@ class Scheduled:
         """Let those in who are at the front; returns the others."""
         front = spot_of(join.front.place, self._by_clock(join.streams))
         others = [r for q, r in here.items() if q not in join.runs]
-        new = [r for r in others if self._spot(r) == front]
+        new = [r for r in others if self._spot(r) == front and _is_in_line(r)]
         for run in new:
             self._enter(join, run)
             join.front.admit(run)
@@ -312,13 +324,15 @@ class Scheduled:
             by_clock = self._by_clock(join.streams)
             if not join.front.moves(found, by_clock):
                 return False
+            if join.is_counted and any(join.front.late(came) for came in found.values()):
+                # They change who is among the newest at instants that nobody here knows.
+                raise AloneError
             spot = spot_of(place, by_clock)
             lows = {s: min(r.place.streams[s].low for r in join.runs.values()) for s in place.streams}
             taken = join.front.take(found, lows)
-            reaches = {s: reach for s, (reach, _) in taken.items()}
-            turn = Turn(spot, look, found, reaches, self._cast(join, look), set(join.runs))
+            turn = Turn(spot, look, found, taken, self._cast(join, look), set(join.runs))
             self._note_arrivals(found)
-            self._batches(join, turn, {s: active for s, (_, active) in taken.items()})
+            self._batches(join, turn)
         join.turns.append(turn)
         return True
 
@@ -337,14 +351,15 @@ class Scheduled:
             if table is not None:
                 self._arrivals[stream].note(self._lake.catalog.table_stats(table).next_row_id, self._now())
 
-    def _batches(self, join: Join, turn: Turn, active: Mapping[int, Marked]) -> None:
+    def _batches(self, join: Join, turn: Turn) -> None:
         """Read the active rows of each leaf, and let the schedule know of them."""
         made = []
         for leaf, stream in enumerate(join.streams):
-            if not len(active[stream].ids):
+            taken = turn.taken[stream]
+            if not len(taken.active.ids):
                 continue
             table, columns = turn.look.tables[stream], columns_of(turn.cast, turn.look, leaf)
-            rows = self._slicer.rows(table, turn.look, active[stream], turn.reaches[stream], columns)
+            rows = self._slicer.rows(table, turn.look, taken.active, taken.reach, columns)
             join.widths[stream] = rows.rows.nbytes / max(1, len(rows))
             bits = turn.cast.bits(leaf, rows.rows, rows.ids)
             wanted = np.flatnonzero(bits.any(axis=1))
@@ -419,8 +434,9 @@ class Scheduled:
         tests = [shared_of(r).test for r in turn.cast.runs]
         wanted = () if join.equalities or None in tests else tuple(sorted({t for t in tests if t is not None}))
         return slices.Unit(
-            batch.rows, batch.index, batch.leaf, join.equalities, turn.reaches[stream],
+            batch.rows, batch.index, batch.leaf, join.equalities, turn.taken[stream].reach,
             work.part.low, work.part.high, table, columns_of(turn.cast, turn.look, other), wanted,
+            turn.ruler(join.streams[batch.leaf], stream),
         )  # fmt: skip
 
     @staticmethod
@@ -490,20 +506,21 @@ class Scheduled:
         join: Join,
         turn: Turn,
         run: Run,
-        found: tuple[dict[int, slices.Rows], dict[int, Numbers], NDArray[np.uint8]] | None,
+        found: Combinations | None,
     ) -> tuple[Step, Times]:
         """The step of a query that a turn leads it to, and when the later row of each of its results came."""
         step = began(self._stepper, run, turn.found)
         due = self._stepper.due(run, step.place, step.came)
         came = np.empty(0, np.float64)
+        if run.place.is_counted:
+            step.lows = turn.lows(run.plan.windows[0].rows)
         if due and found is not None:
-            sides, places, alive = found
-            byte, bit = divmod(turn.cast.queries.index(run.query.id), 8)
-            mine = np.flatnonzero(alive[:, byte] & (128 >> bit))
-            own = {leaf: p[mine] for leaf, p in places.items()}
-            kept = self._combining.deliver(run, step, due, sides, own, turn.before) if len(mine) else mine
+            mine = found.of(turn.cast.queries.index(run.query.id), run.plan.windows[0].rows)
+            own = {leaf: p[mine] for leaf, p in found.places.items()}
+            kept = self._combining.deliver(run, step, due, found.sides, own, turn.before) if len(mine) else mine
             times = [
-                self._arrivals[join.streams[leaf]].of(sides[leaf].ids[p[kept]]) for leaf, p in sorted(own.items())
+                self._arrivals[join.streams[leaf]].of(found.sides[leaf].ids[p[kept]])
+                for leaf, p in sorted(own.items())
             ]
             came = np.maximum(*times)
         answered(step, due)
@@ -524,6 +541,19 @@ def columns_of(cast: Family, look: Look, leaf: int) -> tuple[str, ...]:
     said = " ".join(words)
     every = [c.lower() for c in table.schema.names]
     return tuple(c for c in every if c in names or f"`{column_name(leaf, c, 2)}`" in said)
+
+
+def _is_in_line(run: Run) -> bool:
+    """Whether rows from before a query have no say in which of its own are the newest."""
+    for number, window in enumerate(run.plan.windows):
+        seen = run.place.streams[window.stream]
+        if seen.born_time is not None and (
+            number not in run.held
+            or seen.mark is None
+            or seen.born_time >= min(seen.mark, run.held[number].oldest)
+        ):
+            return False
+    return True
 
 
 def _is_ahead(run: Run, front: Front) -> bool:

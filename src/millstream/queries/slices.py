@@ -1,9 +1,9 @@
 """A unit of a scheduled join: the rows of a batch, matched with those of the other stream that lie in a slice.
 
-How far a row of a batch and one of the other stream are away from each other is the shortest window that has both
-at some instant: from the earlier time of the two to when both have entered. A slice is all that is further away
-than `low` and at most `high`; for a batch that is one or two stretches of the other stream's time, and so some of
-its files, and of these some row groups. Only what is asked for of them is read; only matches are kept.
+How far a row of a batch and one of the other stream are away from each other a ruler tells, by time or by rows. A
+slice is all that is further away than `low` and at most `high`; for a batch that is one or two stretches of the
+other stream, and so some of its files, and of these some row groups. Only what is asked for of them is read; only
+matches are kept.
 
 The same work is done in the driver and in Spark's tasks. Nothing here knows queries, but for the tests that say
 which pairs anybody wants where no columns are to be equal.
@@ -25,6 +25,7 @@ from millstream.plan.sharing import ROWS
 from millstream.plan.standing import FOR_EVER, ROW_NUMBER, rows_name
 from millstream.queries import here
 from millstream.queries.combining import relation
+from millstream.queries.rulers import ByTime
 from millstream.schema import ROW_ID_COLUMN, instant
 from millstream.storage import segment
 from millstream.storage.watermark import times_of
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.records import DataFile, TableInfo
     from millstream.plan.sharing import Equality
+    from millstream.queries.rulers import Ruler
 
     Numbers = NDArray[np.int64]
     Spans = tuple[tuple[int, int], ...]
@@ -188,6 +190,7 @@ class Unit:
     """What is read of it, its time and what is to be equal included; in lower case."""
     tests: tuple[str, ...] = ()
     """If there are any: pairs that pass none of them are for nobody."""
+    ruler: Ruler = ByTime()
 
     @property
     def time_column(self) -> str:
@@ -204,25 +207,14 @@ class Unit:
         own = [(e.left, e.left_column, e.right_column) for e in self.equalities]
         return [right if left == self.leaf else column for left, column, right in own]
 
-    @property
-    def spans(self) -> Spans:
-        """The stretches of the other stream's time that may hold a match."""
-        times, enter = self.batch.times, self.batch.enter
-        away = enter - times
-        stays = (away > self.low) & (away <= self.high)
-        older = (int(enter.min()) - self.high, int(np.where(stays, enter, enter - self.low).max()))
-        newer = (int(times.min()) + self.low, min(int(times.max()) + self.high, self.reach.mark))
-        # A late row has entered later than its time says.
-        late = () if self.reach.late_span is None else (self.reach.late_span,)
-        return tuple(span for span in (older, newer, *late) if span[0] <= span[1])
-
 
 @dataclass(frozen=True)
 class Pairs:
-    """Places in a unit's batch, and those of their partners among `rows`."""
+    """Places in a unit's batch, those of their partners among `rows`, and how far they are away."""
 
     mine: Numbers
     theirs: Numbers
+    away: Numbers
     rows: Rows
 
     def __len__(self) -> int:
@@ -230,13 +222,12 @@ class Pairs:
 
     @property
     def bytes(self) -> int:
-        return int(self.mine.nbytes + self.theirs.nbytes + self.rows.bytes)
+        return int(self.mine.nbytes + self.theirs.nbytes + self.away.nbytes + self.rows.bytes)
 
     def only(self, kept: NDArray[np.bool_]) -> Pairs:
         """Some of the pairs, and the rows that they need."""
-        mine, theirs = self.mine[kept], self.theirs[kept]
-        used, places = np.unique(theirs, return_inverse=True)
-        return Pairs(mine, places, self.rows.only(used))
+        used, places = np.unique(self.theirs[kept], return_inverse=True)
+        return Pairs(self.mine[kept], places, self.away[kept], self.rows.only(used))
 
     @staticmethod
     def together(parts: Sequence[Pairs]) -> Pairs:
@@ -244,6 +235,7 @@ class Pairs:
         return Pairs(
             np.concatenate([p.mine for p in parts]),
             np.concatenate([p.theirs + o for p, o in zip(parts, offsets, strict=True)]),
+            np.concatenate([p.away for p in parts]),
             Rows.together([p.rows for p in parts]),
         )
 
@@ -251,11 +243,7 @@ class Pairs:
 def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs:
     """What a unit makes of some rows of the other stream."""
     times, reach = times_of(rows.column(unit.time_column)), unit.reach
-    kept = reach.has(ids, times)
-    within = np.zeros(len(ids), bool)
-    for low, high in unit.spans:
-        within |= (times >= low) & (times <= high)
-    kept &= within
+    kept = reach.has(ids, times) & unit.ruler.may_be_in(unit, Rows(rows, ids, times, times))
     if unit.is_for_old:
         kept &= ~reach.is_active(ids, times)
     places = np.flatnonzero(kept)
@@ -268,12 +256,9 @@ def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs:
 
 def _in_slice(unit: Unit, others: Rows, mine: Numbers, theirs: Numbers, passes: Passes) -> Pairs:
     """Those of some pairs that are as far away as the slice, and wanted."""
-    batch = unit.batch
-    away = np.maximum(batch.enter[mine], others.enter[theirs]) - np.minimum(
-        batch.times[mine], others.times[theirs]
-    )
+    away = unit.ruler.away(unit, others, mine, theirs)
     kept = (away <= unit.high) & ((away > unit.low) | (unit.low == 0))
-    found = Pairs(mine[kept], theirs[kept], others)
+    found = Pairs(mine[kept], theirs[kept], away[kept], others)
     if unit.tests and len(found):
         return found.only(passes(unit, found))
     return found.only(np.ones(len(found), bool))
@@ -301,7 +286,7 @@ def by_kernel(unit: Unit, found: Pairs) -> NDArray[np.bool_]:
 
 def no_pairs(unit: Unit) -> Pairs:
     none = np.empty(0, np.int64)
-    return Pairs(none, none, no_rows(unit.table, unit.columns))
+    return Pairs(none, none, none, no_rows(unit.table, unit.columns))
 
 
 def no_rows(table: TableInfo, columns: Sequence[str]) -> Rows:
@@ -315,7 +300,10 @@ def no_rows(table: TableInfo, columns: Sequence[str]) -> Rows:
 
 @dataclass(frozen=True)
 class Portion:
-    """What is to be read of a stream for a unit, by its number: rows of some times, in files or the catalogue."""
+    """What is to be read of a stream for a unit, by its number: rows in files or the catalogue.
+
+    Only those of some times, and with numbers between some, are asked for.
+    """
 
     number: int
     folder: str
@@ -323,6 +311,7 @@ class Portion:
     columns: tuple[str, ...]
     time_column: str
     spans: Spans
+    numbers: Spans
     files: tuple[DataFile, ...]
     inlined: tuple[pa.Table, Numbers] | None = None
     unit: Unit | None = None
@@ -356,28 +345,32 @@ def read(portion: Portion) -> Iterator[tuple[pa.Table, Numbers]]:
     columns = [names[c] for c in portion.columns]
     schema = pa.schema([portion.table.schema.arrow.field(c) for c in columns])
     for file in portion.files:
-        rows, ids = read_file(portion.folder, file, schema, names[portion.time_column], portion.spans)
+        rows, ids = _read_file(portion, file, schema, names[portion.time_column])
         yield rows.rename_columns(list(portion.columns)), ids
     if portion.inlined is not None:
         rows, ids = portion.inlined
         yield rows.select(columns).rename_columns(list(portion.columns)), ids
 
 
-def read_file(
-    folder: str, file: DataFile, schema: pa.Schema, time_column: str, spans: Spans
-) -> tuple[pa.Table, Numbers]:
-    """Columns of those row groups of a file that may have rows of some times, and the rows' numbers."""
-    with segment.storage_errors(), pq.ParquetFile(Path(folder) / file.path) as opened:
-        present = opened.schema_arrow.names
-        groups = [g for g in range(opened.num_row_groups) if _may_have(opened.metadata, g, time_column, spans)]
-        wanted = [n for n in (*schema.names, ROW_ID_COLUMN) if n in present]
-        data = opened.read_row_groups(groups, wanted)
-        sizes = [opened.metadata.row_group(g).num_rows for g in range(opened.num_row_groups)]
-    starts = np.cumsum([file.row_id_start, *sizes])
-    if ROW_ID_COLUMN in present:
-        ids = np.asarray(data.column(ROW_ID_COLUMN).to_numpy(), np.int64)
-    else:
+def _read_file(portion: Portion, file: DataFile, schema: pa.Schema, time_column: str) -> tuple[pa.Table, Numbers]:
+    """Columns of those row groups of a file that may have rows that are asked for, and the rows' numbers."""
+    with segment.storage_errors(), pq.ParquetFile(Path(portion.folder) / file.path) as opened:
+        footer, present = opened.metadata, opened.schema_arrow.names
+        starts = np.cumsum(
+            [file.row_id_start, *(footer.row_group(g).num_rows for g in range(footer.num_row_groups))]
+        )
+        is_plain = ROW_ID_COLUMN not in present
+        groups = [
+            g
+            for g in range(footer.num_row_groups)
+            if _may_have(footer, g, time_column, portion.spans)
+            and (not is_plain or overlaps(int(starts[g]), int(starts[g + 1]) - 1, portion.numbers))
+        ]
+        data = opened.read_row_groups(groups, [n for n in (*schema.names, ROW_ID_COLUMN) if n in present])
+    if is_plain:
         ids = np.concatenate([np.empty(0, np.int64), *(np.arange(starts[g], starts[g + 1]) for g in groups)])
+    else:
+        ids = np.asarray(data.column(ROW_ID_COLUMN).to_numpy(), np.int64)
     return segment.completed(schema, data), ids
 
 
@@ -386,5 +379,9 @@ def _may_have(footer: pq.FileMetaData, group: int, time_column: str, spans: Span
     known = footer.row_group(group).column(place).statistics
     if known is None or not known.has_min_max:
         return True
-    low, high = instant(known.min), instant(known.max)
+    return overlaps(instant(known.min), instant(known.max), spans)
+
+
+def overlaps(low: int, high: int, spans: Spans) -> bool:
+    """Whether something between two values, both included, is in one of some spans."""
     return any(low <= end and start <= high for start, end in spans)

@@ -54,7 +54,8 @@ class Slicer:
         ids, times = wanted.ids[order], wanted.times[order]
         scan = self._feeder.since(table, look.snapshot, int(ids[0]))
         spans = ((int(times.min()), int(times.max())),)
-        portion = self._portion(0, scan, tuple(columns), table.time.column.lower(), spans)
+        numbers = ((int(ids[0]), int(ids[-1])),)
+        portion = self._portion(0, scan, tuple(columns), table.time.column.lower(), spans, numbers)
         parts, found = [], [np.empty(0, np.int64)]
         for rows, own in slices.read(portion):
             kept = np.isin(own, ids)
@@ -90,18 +91,21 @@ class Slicer:
 
     def _of_unit(self, number: int, unit: Unit, look: Look) -> Portion:
         scan = self._feeder.since(unit.table, look.snapshot, unit.reach.since)
-        made = self._portion(number, scan, unit.columns, unit.time_column, unit.spans)
-        return replace(made, unit=unit)
+        spans, numbers = unit.ruler.times(unit), unit.ruler.numbers(unit)
+        made = self._portion(number, scan, unit.columns, unit.time_column, spans, numbers)
+        return replace(made, unit=replace(unit, ruler=unit.ruler.only(unit)))
 
-    def _portion(self, number: int, scan: Scan, columns: tuple[str, ...], time: str, spans: Spans) -> Portion:
-        """Where rows of some times are."""
+    def _portion(
+        self, number: int, scan: Scan, columns: tuple[str, ...], time: str, spans: Spans, numbers: Spans
+    ) -> Portion:
+        """Where rows of some times and numbers are."""
         self._learn(scan)
-        files = tuple(f for f in scan.files if self._may_have(f, spans))
+        files = tuple(f for f in scan.files if self._may_have(f, spans) and _may_be(f, numbers))
         inlined = None
         if scan.inlined is not None and scan.inlined_ids is not None:
             inlined = (scan.inlined, np.asarray(scan.inlined_ids.to_numpy(zero_copy_only=False), np.int64))
         folder = str(self._lake.folder(scan.table))
-        return Portion(number, folder, scan.table, columns, time, spans, files, inlined)
+        return Portion(number, folder, scan.table, columns, time, spans, numbers, files, inlined)
 
     def _learn(self, scan: Scan) -> None:
         """Find out which times files hold."""
@@ -122,7 +126,11 @@ class Slicer:
 
     def _may_have(self, file: DataFile, spans: Spans) -> bool:
         known = self._times.get(file.id)
-        return known is None or any(known[0] <= end and start <= known[1] for start, end in spans)
+        return known is None or slices.overlaps(*known, spans)
+
+
+def _may_be(file: DataFile, numbers: Spans) -> bool:
+    return file.has_row_ids or slices.overlaps(file.row_id_start, file.row_id_start + file.rows - 1, numbers)
 
 
 def is_small(portion: Portion) -> bool:

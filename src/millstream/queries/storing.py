@@ -91,7 +91,7 @@ class Store:
         if not is_anew:
             self._note_rows(run, step)
             self._trim(run, place)
-            self._low(run, place, look)
+            self._low(run, step, look)
         place.snapshot = look.snapshot.id
         made = self._delivered(step, look)
         place.sequence += len(step.deliveries)
@@ -209,10 +209,14 @@ class Store:
         for state in run.states.values():
             state.expire(x)
 
-    def _low(self, run: Run, place: Place, look: Look) -> None:
+    def _low(self, run: Run, step: Step, look: Look) -> None:
         """Move on what rows of streams are still needed."""
+        place = step.place
         for stream_id, seen in place.streams.items():
             needed = [seen.position]
+            if place.is_counted:
+                needed.append(step.lows.get(stream_id, seen.position))
+                needed += [h.first for h in run.held.values() if h.window.stream == stream_id]
             for number, window in enumerate(run.plan.windows):
                 if window.stream != stream_id:
                     continue

@@ -14,7 +14,9 @@ import numpy as np
 
 from millstream.plan.standing import FOR_EVER
 from millstream.queries import instants
+from millstream.queries.lines import Line, line_of
 from millstream.queries.place import Place
+from millstream.queries.rulers import ByRows, ByTime
 from millstream.queries.slices import Reach, Rows
 
 if TYPE_CHECKING:
@@ -25,12 +27,16 @@ if TYPE_CHECKING:
     from millstream.queries.arrivals import Arrived
     from millstream.queries.feeding import Feeder
     from millstream.queries.joining import Family
+    from millstream.queries.place import Seen
+    from millstream.queries.rulers import Ruler
     from millstream.queries.run import Look, Run
     from millstream.queries.slices import Index, Pairs
 
     Numbers = NDArray[np.int64]
     Bits = NDArray[np.uint8]
     Spot = tuple[tuple[int | None, ...], ...]
+
+NOTHING = -1
 
 
 def spot_of(place: Place, arrival: Iterable[int] = ()) -> Spot:
@@ -61,11 +67,33 @@ class Marked:
         return int(self.ids.nbytes + self.times.nbytes)
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What a turn is about in one stream: how far it reaches, the active rows, the line that they are in.
+
+    `rest` is the first of the rows that are left for later.
+    """
+
+    reach: Reach
+    active: Marked
+    line: Line | None
+    rest: int
+
+
 @dataclass
 class Front:
-    """Behind all that has been taken: a place, rows that may be active once more, queries not answered yet."""
+    """Behind all that has been taken: a place, rows that may be active once more, queries not answered yet.
+
+    Where windows are counted in rows (`rows` in the largest), an instant is answered when the watermark has passed
+    it, and not when it is there: more rows of its time would change who is among the newest.
+    """
 
     place: Place
+    rows: int = 0
+    lines: dict[int, Line] = field(default_factory=dict)
+    """By stream, where windows are counted in rows: what has been passed."""
+    answered: int = -FOR_EVER
+    """The last instant."""
     recent: dict[int, Marked] = field(default_factory=dict)
     unanswered: dict[int, Mapping[int, int]] = field(default_factory=dict)
     """By query: the first row of each stream that is for it."""
@@ -74,12 +102,13 @@ class Front:
     def of(runs: Sequence[Run], look: Look, feeder: Feeder) -> Front:
         """Where some queries are that are in the same spot."""
         streams = {i: replace(s, born=0) for i, s in runs[0].place.streams.items()}
-        made = Front(Place(streams))
+        made = Front(Place(streams), max(r.plan.windows[0].rows for r in runs))
         passed = [r.place.passed for r in runs if is_stepped(r)]
         if not passed:
             made.place.passed = instants.mark_of(made.place)
         elif None not in passed:
             made.place.passed = min(p for p in passed if p is not None)
+        made.answered = min((r.place.answered for r in runs if r.place.answered is not None), default=-FOR_EVER)
         for run in runs:
             made.admit(run)
         made.refill(runs, look, feeder)
@@ -87,9 +116,10 @@ class Front:
 
     @property
     def passed(self) -> int:
-        return -FOR_EVER if self.place.passed is None else self.place.passed
+        return -FOR_EVER if self.place.passed is None else self.place.passed - int(self.rows > 0)
 
     def admit(self, run: Run) -> None:
+        self.rows = max(self.rows, run.plan.windows[0].rows)
         if run.place.answered is None:
             self.unanswered[run.query.id] = {i: s.born for i, s in run.place.streams.items()}
         for stream, late in run.place.late.items():
@@ -99,8 +129,8 @@ class Front:
     def refill(self, runs: Sequence[Run], look: Look, feeder: Feeder) -> None:
         """Find the rows that have been seen and may be active once more."""
         for stream, seen in self.place.streams.items():
-            self.recent[stream] = Marked.none()
-            is_passed = seen.max_time is not None and seen.max_time <= self.passed
+            self.recent[stream], self.lines[stream] = Marked.none(), Line()
+            is_passed = seen.max_time is not None and seen.max_time <= self.passed and not self.rows
             if not any(is_stepped(r) for r in runs) or (is_passed and not self.place.late.get(stream) and not any(
                 is_stepped(r) and r.query.id in self.unanswered for r in runs
             )):  # fmt: skip
@@ -108,7 +138,11 @@ class Front:
             low = min(r.place.streams[stream].low for r in runs)
             place = replace(self.place, streams={stream: replace(seen, low=low)})
             old = feeder.arrived_before(place, look, stream, is_stale=False)
-            self._keep(stream, Marked(old.ids, old.times))
+            rows = Marked(old.ids, old.times)
+            if self.rows:
+                passed = rows.only(rows.times <= self.passed)
+                self.lines[stream] = line_of(passed.ids, passed.times)
+            self._keep(stream, rows)
 
     def _keep(self, stream: int, rows: Marked) -> None:
         late = [i for i, _ in self.place.late.get(stream, ())]
@@ -127,51 +161,79 @@ class Front:
                 return True
             if stream not in by_clock and came.seen.advanced_to != came.before.advanced_to:
                 return True
-        mark = _mark(found)
+        mark = self._mark(found)
         return mark > self.passed and any(
             bool(np.any((r.times <= mark) & (r.times > self.passed))) for r in self.recent.values()
         )
 
-    def take(self, found: Mapping[int, Arrived], lows: Mapping[int, int]) -> dict[int, tuple[Reach, Marked]]:
-        """Move on behind what has come: for each stream what of it a turn is about, and the active rows."""
-        mark, taken = _mark(found), dict[int, tuple[Reach, Marked]]()
-        answered = set[int]()
-        for stream, came in found.items():
-            late = [x for x in self.place.late.get(stream, []) if x[1] >= self.passed] + came.late
-            self.place.late[stream] = late
-            rows = self.recent.get(stream, Marked.none()).with_more(came.ids, came.times)
-            is_late = np.isin(rows.ids, [i for i, _ in late])
-            reach = Reach(
-                lows[stream], came.seen.position, mark, came.before.position, self.passed,
-                self._first_unanswered(stream), dict(late), _span(rows.times[is_late]),
-            )  # fmt: skip
-            active = reach.has(rows.ids, rows.times) & reach.is_active(rows.ids, rows.times)
-            taken[stream] = reach, rows.only(active)
-            making = active & ~is_late & ((rows.times > self.passed) | (rows.ids >= came.before.position))
-            answered |= {q for q, born in self.unanswered.items() if np.any(rows.ids[making] >= born[stream])}
-            self.recent[stream] = rows
-        for query in answered:
-            del self.unanswered[query]
+    def take(self, found: Mapping[int, Arrived], lows: Mapping[int, int]) -> dict[int, Taken]:
+        """Move on behind what has come: for each stream what of it a turn is about."""
+        taken = {stream: self._take(came, self._mark(found), lows[stream]) for stream, came in found.items()}
+        self.answered = max(self.answered, *(self._last_instant(t, found[s].before) for s, t in taken.items()))
+        self._note_answered(taken, found)
         self.place.streams = {i: replace(a.seen, born=0) for i, a in found.items()}
         self.place.passed = instants.mark_of(self.place)
         for stream, rows in list(self.recent.items()):
             self._keep(stream, rows)
         return taken
 
+    def _take(self, came: Arrived, mark: int, low: int) -> Taken:
+        stream = came.stream
+        self.place.late[stream] = late = self.late(came)
+        rows = self.recent.get(stream, Marked.none()).with_more(came.ids, came.times)
+        self.recent[stream] = rows
+        is_late = np.isin(rows.ids, [i for i, _ in late])
+        reach = Reach(
+            low, came.seen.position, mark, came.before.position, self.passed,
+            self._first_unanswered(stream), dict(late), _span(rows.times[is_late]),
+        )  # fmt: skip
+        there = reach.has(rows.ids, rows.times)
+        return Taken(
+            reach,
+            rows.only(there & reach.is_active(rows.ids, rows.times)),
+            self._lengthened(stream, rows.only(there & (rows.times > self.passed))),
+            min(rows.ids[rows.times > mark].tolist(), default=came.seen.position),
+        )
+
+    def late(self, came: Arrived) -> list[tuple[int, int]]:
+        """Late rows that are not in any answer yet, and the watermarks that they met."""
+        known = self.place.late.get(came.stream, [])
+        return [x for x in known if x[1] >= self.passed or x[1] > self.answered] + came.late
+
+    def _lengthened(self, stream: int, new: Marked) -> Line | None:
+        if not self.rows:
+            return None
+        line = self.lines[stream].with_more(new.ids, new.times)
+        self.lines[stream] = line = line.newest(self.rows + len(new.ids))
+        return line
+
+    def _making(self, taken: Taken, before: Seen) -> NDArray[np.bool_]:
+        """Which active rows make instants."""
+        rows, reach = taken.active, taken.reach
+        return ~reach.is_late(rows.ids) & ((rows.times > self.passed) | (rows.ids >= before.position))
+
+    def _last_instant(self, taken: Taken, before: Seen) -> int:
+        return int(taken.active.times[self._making(taken, before)].max(initial=-FOR_EVER))
+
+    def _note_answered(self, taken: Mapping[int, Taken], found: Mapping[int, Arrived]) -> None:
+        for stream, own in taken.items():
+            making = own.active.ids[self._making(own, found[stream].before)]
+            last = int(making.max(initial=NOTHING))
+            self.unanswered = {q: born for q, born in self.unanswered.items() if last < born[stream]}
+
+    def _mark(self, found: Mapping[int, Arrived]) -> int:
+        """The last time that may be answered behind what has come."""
+        marks = [a.seen.mark for a in found.values()]
+        return -FOR_EVER if None in marks else min(m for m in marks if m is not None) - int(self.rows > 0)
+
     @property
     def bytes(self) -> int:
-        return sum(r.bytes for r in self.recent.values())
+        return sum(r.bytes for r in self.recent.values()) + sum(line.bytes for line in self.lines.values())
 
 
 def is_stepped(run: Run) -> bool:
     """Whether a query has seen rows: it may have some that are active again."""
     return any(s.position > s.born for s in run.place.streams.values())
-
-
-def _mark(found: Mapping[int, Arrived]) -> int:
-    """The watermark of all streams behind what has come."""
-    marks = [a.seen.mark for a in found.values()]
-    return -FOR_EVER if None in marks else min(m for m in marks if m is not None)
 
 
 def _span(times: Numbers) -> tuple[int, int] | None:
@@ -197,6 +259,22 @@ class Result:
     alive: Bits
 
 
+@dataclass(frozen=True, eq=False)
+class Combinations:
+    """Pairs as places in rows of each leaf, who may want them, and how far they are away."""
+
+    sides: dict[int, Rows]
+    places: dict[int, Numbers]
+    alive: Bits
+    away: Numbers
+
+    def of(self, number: int, rows: int) -> Numbers:
+        """Those that a query may want, by its number; windows of some rows have only what is as near."""
+        byte, bit = divmod(number, 8)
+        wanted = (self.alive[:, byte] & (128 >> bit)) > 0
+        return np.flatnonzero(wanted & (self.away <= rows) if rows else wanted)
+
+
 @dataclass(eq=False)
 class Turn:
     """See the module's contract; `cast` are the queries that it is for, `waiting` those that have not got it."""
@@ -204,13 +282,22 @@ class Turn:
     spot: Spot
     look: Look
     found: Mapping[int, Arrived]
-    reaches: Mapping[int, Reach]
+    taken: Mapping[int, Taken]
     cast: Family
     waiting: set[int]
     batches: dict[int, Batch] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
     ready: set[int] = field(default_factory=set)
     """Queries whose results are all there."""
+
+    def ruler(self, stream: int, other: int) -> Ruler:
+        """What tells how far rows of a stream are from those of the other."""
+        own, others = self.taken[stream].line, self.taken[other].line
+        return ByTime() if own is None or others is None else ByRows(own, others)
+
+    def lows(self, rows: int) -> dict[int, int]:
+        """The first row of each stream that a window of so many rows needs behind the turn."""
+        return {s: min(t.rest, FOR_EVER if t.line is None else t.line.lowest(rows)) for s, t in self.taken.items()}
 
     @property
     def before(self) -> dict[int, int]:
@@ -224,10 +311,11 @@ class Turn:
         """What is held for it in memory beside the streams."""
         rows = sum(b.rows.bytes + b.bits.nbytes for b in self.batches.values())
         marks = sum(a.ids.nbytes + a.times.nbytes + a.met.nbytes for a in self.found.values())
+        marks += sum(t.line.times.nbytes for t in self.taken.values() if t.line is not None)
         return int(rows + marks + sum(r.pairs.bytes + r.alive.nbytes for r in self.results))
 
-    def combinations(self) -> tuple[dict[int, Rows], dict[int, Numbers], Bits]:
-        """All pairs that there are so far, as places in rows of each leaf, and who may want them."""
+    def combinations(self) -> Combinations:
+        """All pairs that there are so far."""
         rows: dict[int, list[Rows]] = {0: [], 1: []}
         places: dict[int, list[Numbers]] = {0: [], 1: []}
         sizes, own = {0: 0, 1: 0}, dict[Batch, int]()
@@ -241,8 +329,9 @@ class Turn:
             places[other].append(result.pairs.theirs + sizes[other])
             rows[other].append(result.pairs.rows)
             sizes[other] += len(result.pairs.rows)
-        return (
+        return Combinations(
             {leaf: Rows.together(parts) for leaf, parts in rows.items()},
             {leaf: np.concatenate(parts) for leaf, parts in places.items()},
             np.concatenate([r.alive for r in self.results]),
+            np.concatenate([r.pairs.away for r in self.results]),
         )
