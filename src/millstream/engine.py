@@ -547,7 +547,7 @@ class Engine:
 
     @_run.register
     def _set(self, statement: st.SetOption, _: Any) -> Result:
-        self.settings.set(statement.name, statement.value)
+        self.settings.set(statement.name, statement.value, statement.query)
         return Result("SET")
 
     def close(self) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS = "use_indexes", "executor", "incremental", "chunks"
 EDDY, JOIN_POLICY = "eddy", "join_policy"
+DEFAULT = "default"
+"""What takes a setting of one query back."""
 MOST_CHUNKS = 1_024
 SWITCHES = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 NAMES = (USE_INDEXES, EXECUTOR, INCREMENTAL, CHUNKS, EDDY, JOIN_POLICY)
@@ -34,9 +36,13 @@ class Settings:
         self._keeper = keeper
         self._queries = queries
 
-    def set(self, name: Name, value: str) -> None:
-        """Change a setting; refuses names and values that are not known."""
+    def set(self, name: Name, value: str, query: Name | None = None) -> None:
+        """Change a setting, for all or for one query; refuses names and values that are not known."""
         said = value.strip().strip("'\"").lower()
+        if query is not None and name.text.lower() != JOIN_POLICY:
+            raise _not_a_value(
+                query, f"{name.text} is the same for all queries", f"Write SET {name.text} = {said} without FOR."
+            )
         match name.text.lower():
             case "use_indexes":
                 self._lake.chooser.enabled = self._switched(name, said)
@@ -47,7 +53,7 @@ class Settings:
             case "eddy":
                 self._queries.eddy = self._chosen(name, said, tuple(POLICIES))
             case "join_policy":
-                self._queries.scheduled.policy = self._chosen(name, said, tuple(join_policies.POLICIES))
+                self._schedule(name, said, query)
             case "chunks":
                 self._queries.chunks = self._number(name, said)
             case _:
@@ -57,6 +63,14 @@ class Settings:
                     hint=did_you_mean(name.text, NAMES) or "SHOW SETTINGS lists the settings there are.",
                     span=name.span,
                 )
+
+    def _schedule(self, name: Name, said: str, query: Name | None) -> None:
+        policies = tuple(join_policies.POLICIES)
+        if query is None:
+            self._queries.scheduled.policy = self._chosen(name, said, policies)
+        else:
+            policy = None if said == DEFAULT else self._chosen(name, said, (*policies, DEFAULT))
+            self._queries.schedule_join(query, policy)
 
     @staticmethod
     def _switched(name: Name, said: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from millstream.deliver.render import counted
 from millstream.queries import chorus, joining
 from millstream.queries.known import may_share, shown_name
+from millstream.queries.scheduled import size_of
 from millstream.schedule.eddy import Tickets
 from millstream.schema import Duration
 
@@ -128,9 +129,9 @@ class Company:
                 yield f"  {name}: {operator}"
 
     def _slices(self, query: TableInfo, join: Join) -> Iterator[str]:
-        windows = sorted({r.plan.windows[0].length for r in join.runs.values()})
+        windows = sorted({size_of(r) for r in join.runs.values()})
         yield f"Shared {_others(len(join.runs))}: one join, cut into {counted(len(windows), 'slice')}"
-        yield f"  Scheduled by {self.scheduled.policy}: {_span(windows, join)}"
+        yield f"  Scheduled by {self.scheduled.policy_of(join.key)}: {_span(windows, join)}"
         held = f"{counted(sum(join.buffered.values()), 'row')}, {join.buffer_bytes:,} bytes"
         yield f"  Buffers: {held}; beside them {join.extra_bytes:,} bytes"
         told = join.responses[query.id]
@@ -190,11 +191,12 @@ class Company:
         for join in self.scheduled.joins.values():
             rows = sum(join.buffered.values())
             sizes = (rows, join.buffer_bytes, join.extra_bytes, join.most_extra)
-            for run in sorted(join.runs.values(), key=lambda r: r.plan.windows[0].length):
+            for run in sorted(join.runs.values(), key=size_of):
                 told = join.responses[run.query.id]
                 times = (_short(told.average), _short(told.percentile(0.95)), _short(told.most))
                 window = _length(run)
-                own = (self._joined(join), self.scheduled.policy, shown_name(run.query), window, told.number)
+                policy = self.scheduled.policy_of(join.key)
+                own = (self._joined(join), policy, shown_name(run.query), window, told.number)
                 found.append((*own, *times, *sizes))
         return found
 
@@ -260,12 +262,14 @@ def _numbered(operators: Sequence[Operator]) -> Iterator[str]:
 
 def _length(run: Run) -> str:
     """The window of a query, as it is shown."""
+    if run.plan.windows[0].rows:
+        return f"ROWS {run.plan.windows[0].rows}"
     return Duration(run.plan.windows[0].length, run.plan.is_integer_time).sql()
 
 
 def _span(windows: Sequence[int], join: Join) -> str:
-    by_length = {r.plan.windows[0].length: r for r in join.runs.values()}
-    shown = [_length(by_length[w]) for w in windows]
+    by_size = {size_of(r): r for r in join.runs.values()}
+    shown = [_length(by_size[w]) for w in windows]
     if len(shown) == 1:
         return f"all windows are {shown[0]}"
     return f"windows from {shown[0]} to {shown[-1]}"

@@ -262,6 +262,20 @@ class ContinuousQueries:
             for family in (*self.joining.families.values(), *casts):
                 family.decide_by(self.together.new_policy)
 
+    def schedule_join(self, name: st.Name, policy: str | None) -> None:
+        """How the join that a query is in is scheduled from now on; None: as all others are."""
+        query = self.known.find(name)
+        with self._lock:
+            key = scheduled.key_of(self._run(query), self.answers.most_here)
+            if key is None:
+                raise StatementError(
+                    Condition.INVALID_ARGUMENT,
+                    f"{query.name!r} is not a join that is scheduled",
+                    hint="Only joins of two streams with windows of one size are; SHOW JOINS lists them.",
+                    span=name.span,
+                )
+            self.scheduled.choose(key, policy)
+
     def reads(self, table: TableInfo) -> bool:
         """Whether a query reads a stream or streaming table."""
         return self.known.is_read(table.id)

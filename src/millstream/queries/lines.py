@@ -1,7 +1,7 @@
 """The rows of a stream in a line: by time, then by number, so that "the newest 1,000" is a stretch of it.
 
 Where rows have come in the order of their times, a line is a stretch of numbers and costs nothing; where not, it
-has the numbers themselves. Lines never change: what is added or given up makes another one, that shares what stays.
+has the numbers themselves. Lines never change: what is added or given up makes another, which shares what stays.
 """
 
 from __future__ import annotations

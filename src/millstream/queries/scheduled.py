@@ -114,6 +114,10 @@ class Join:
     units: int = 0
 
     @property
+    def key(self) -> Key:
+        return self.streams, self.equalities, self.is_counted
+
+    @property
     def window(self) -> int:
         return max((size_of(r) for r in self.runs.values()), default=0)
 
@@ -170,6 +174,7 @@ class Scheduled:
         self._combining = Combining(answers, stepper)
         self._slicer = Slicer(lake, spark, stepper.feeder)
         self._policy = GREEDY
+        self._own_policies: dict[Key, str] = {}
         self._arrivals: dict[int, Arrivals] = {}
         self.joins: dict[Key, Join] = {}
 
@@ -179,10 +184,23 @@ class Scheduled:
 
     @policy.setter
     def policy(self, name: str) -> None:
-        """How all joins are scheduled from now on."""
+        """How all joins are scheduled from now on that have no policy of their own."""
         self._policy = name
-        for join in self.joins.values():
-            join.schedule.policy = POLICIES[name]
+        self._apply_policies()
+
+    def policy_of(self, key: Key) -> str:
+        return self._own_policies.get(key, self._policy)
+
+    def choose(self, key: Key, policy: str | None) -> None:
+        """Give one join a policy of its own, or take it back."""
+        self._own_policies.pop(key, None)
+        if policy is not None:
+            self._own_policies[key] = policy
+        self._apply_policies()
+
+    def _apply_policies(self) -> None:
+        for key, join in self.joins.items():
+            join.schedule.policy = POLICIES[self.policy_of(key)]
 
     def came(self, written: Sequence[Written]) -> None:
         """Note when rows were committed, for response times."""
@@ -255,7 +273,7 @@ class Scheduled:
         with self._lake.catalog.pinned(look.snapshot.id):
             front = Front.of(members, look, self._stepper.feeder)
         cost = Measured()
-        join = Join(*key, JoinSchedule(POLICIES[self._policy], cost), cost, front)
+        join = Join(*key, JoinSchedule(POLICIES[self.policy_of(key)], cost), cost, front)
         for stream in key[0]:
             self._arrivals.setdefault(stream, Arrivals())
         for run in members:

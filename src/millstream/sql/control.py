@@ -86,7 +86,7 @@ def read_set(cursor: Cursor) -> Statement:
         cursor.fail_expecting("= and a value", near=("TO",))
     if cursor.at_end:
         cursor.fail_expecting("a value")
-    return SetOption(name, _value(cursor), text=cursor.text)
+    return SetOption(name, *_value_for(cursor), text=cursor.text)
 
 
 def _option_name(cursor: Cursor) -> Name:
@@ -95,6 +95,15 @@ def _option_name(cursor: Cursor) -> Name:
     while cursor.accept("."):
         parts.append(cursor.name("a setting").text)
     return Name(".".join(parts), cursor.since(first))
+
+
+def _value_for(cursor: Cursor) -> tuple[str, Name | None]:
+    """A word and the query that it is FOR, or else a value as it stands."""
+    if cursor.word(1) != "FOR":
+        return _value(cursor), None
+    value = cursor.name("a value").text
+    cursor.expect("FOR")
+    return value, cursor.object_name("a continuous query")
 
 
 def _value(cursor: Cursor) -> str:

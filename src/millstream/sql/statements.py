@@ -423,8 +423,11 @@ class Explain(Statement):
 
 @dataclass(frozen=True, slots=True)
 class SetOption(Statement):
+    """SET name = value, for everything or FOR one continuous query."""
+
     name: Name
     value: str
+    query: Name | None = None
 
 
 @dataclass(frozen=True, slots=True)
