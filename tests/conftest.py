@@ -6,13 +6,14 @@ its own with its own database: `pytest tests/sql/joins.slt -k outer` works.
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.slt.records import parse_script
 from tests.slt.runner import SectionFailed, run_section
-from tests.slt.spark import open_database, shared_spark, stop_spark
+from tests.slt.spark import open_database, prepare_java, shared_spark, stop_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,6 +49,12 @@ def db(database_path: Path, spark: SparkSession, clock: ManualClock) -> Iterator
 
     with millstream.connect(str(database_path), spark=spark, clock=clock, background=False) as database:
         yield database
+
+
+def pytest_configure() -> None:
+    prepare_java()
+    # A shell has what it starts in the background ignore Ctrl-C, which some tests press.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
