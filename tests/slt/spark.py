@@ -25,6 +25,8 @@ SETTINGS = {
     # (crashes, examples, the command line) has Spark as users have it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # Spark looks through the plan again after every rule that changes it, for mistakes of its own.
+    "spark.sql.lightweightPlanChangeValidation": "false",
     # By the size of the heap each grouping would take 64 MiB at once, which garbage collection then sees to.
     "spark.buffer.pageSize": "1m",
 }
