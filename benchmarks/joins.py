@@ -1,0 +1,243 @@
+"""Seven joins of two streams with windows from a second to ten minutes: one join, scheduled by LWO, SWF or Greedy.
+
+distributions  the four window distributions of the paper's table 1: response under each policy, and memory
+bursts         small-large windows, Pareto bursts of 1 to 5 at the same overall rate: response under each policy
+sharing        rows a second: shared, each query by itself, and as Structured Streaming joins on the same Spark
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from _joined import ALONE, SHARED, STREAMING, Contest, contest
+from _joins import (
+    DISTRIBUTIONS,
+    LONGEST,
+    SMALL_LARGE,
+    Feed,
+    Load,
+    Outcome,
+    arrivals,
+    check,
+    drive,
+    expected,
+    prepare,
+    resumed,
+    scheduled_from,
+)
+from _svg import Plot, Series
+from harness import Measure, Run, Target, at_least, at_most, main
+
+from millstream.queries.scheduled import MANY_ROWS
+from millstream.schedule.join_policies import GREEDY, LWO, POLICIES
+
+RATE = 25_000
+"""Rows a second of each stream: at this rate the largest slice of most distributions takes a second."""
+MEETS = 1.0
+"""Partners of a row in the longest window."""
+DISTANCE = 4.0
+"""Seconds between arrivals, on average."""
+LASTING, WARM = 60.0, 10.0
+LEAST = 0.4
+"""A run lasts so many seconds at least, at whatever scale."""
+FEW = 15
+"""Windows up to so many seconds are small."""
+BURSTS = (1, 2, 3, 4, 5)
+ALL_FROM = 0.1
+"""The smallest scale at which bursts of all sizes are tried; below, the smallest and the largest."""
+
+Outcomes = Mapping[str, Outcome]
+"""By policy."""
+
+
+def _load(run: Run) -> Load:
+    return Load(run.scaled(RATE, 20), MEETS)
+
+
+def _feed(run: Run, load: Load, burst: float, seed: int) -> Feed:
+    """The arrivals of one run; at small scales fewer seconds, with as many arrivals or a few less."""
+    short = max(LEAST, (LASTING + WARM) * min(1.0, run.scale)) / (LASTING + WARM)
+    number = max(4, round((LASTING + WARM) / DISTANCE * min(1.0, 10 * run.scale)))
+    due = arrivals(burst, number, (LASTING + WARM) * short, seed)
+    return Feed.of(load, due, round(load.rate * DISTANCE), WARM * short if run.scale >= 1 else 0.0)
+
+
+def _policies(run: Run, prepared: Path, load: Load, feed: Feed, windows: Sequence[int], name: str) -> Outcomes:
+    """The same arrivals under each policy; all have to deliver what DuckDB counts."""
+    right, found = expected(load, feed, windows), {}
+    for policy in POLICIES:
+        with resumed(prepared, run.folder / policy, windows, policy) as db:
+            found[policy] = drive(db, feed, windows)
+        check(f"{name}, {policy}", found[policy].delivered, right)
+    return found
+
+
+def _prepared(run: Run, load: Load) -> Path:
+    folder = run.folder / "prepared"
+    prepare(folder, load)
+    return folder
+
+
+# distributions
+
+
+def distributions(run: Run) -> Sequence[Measure]:
+    """Figures 7 and 8."""
+    load, found = _load(run), dict[str, Outcomes]()
+    with scheduled_from(run.scaled(MANY_ROWS) if run.scale < 1 else MANY_ROWS):
+        prepared = _prepared(run, load)
+        for seed, (name, windows) in enumerate(DISTRIBUTIONS.items()):
+            found[name] = _policies(run, prepared, load, _feed(run, load, 1, seed), windows, name)
+    _plot_averages(run, "distributions", "Average response, all windows", "distribution", list(found.values()))
+    for name, outcomes in found.items():
+        _plot_windows(run, name.replace(" ", "-"), name, outcomes)
+    return [measure for name, outcomes in found.items() for measure in _measures(load, name, outcomes)]
+
+
+def _measures(load: Load, name: str, outcomes: Outcomes) -> list[Measure]:
+    averages = {policy: o.average for policy, o in outcomes.items()}
+    best = min(averages, key=lambda policy: averages[policy])
+    samples = {policy: _windows(o) for policy, o in outcomes.items()}
+    over = averages[GREEDY] / averages[best]
+    target = at_least(5) if name == SMALL_LARGE else None
+    return [
+        Measure(f"{name}: average response, greedy over the best", over, "×", at_most(1.1), samples,
+                {"best": best, "averages": averages, **_notes(load, outcomes)}),
+        _small(name, outcomes, target),
+        *_memory(name, outcomes),
+    ]  # fmt: skip
+
+
+def _small(name: str, outcomes: Outcomes, target: Target | None) -> Measure:
+    few = {policy: _few(o) for policy, o in outcomes.items()}
+    faster = few[LWO] / few[GREEDY]
+    notes = {"seconds": few}
+    return Measure(f"{name}: windows of {FEW} s at most, lwo over greedy", faster, "×", target, {}, notes)
+
+
+def _few(outcome: Outcome) -> float:
+    return float(np.mean([r.average for w, r in outcome.responses.items() if w <= FEW]))
+
+
+def _memory(name: str, outcomes: Outcomes) -> list[Measure]:
+    return [
+        Measure(f"{name}, {policy}: memory beside the buffers", 100 * o.extra_bytes / max(1, o.buffer_bytes),
+                "%", at_most(10), {}, {"buffer_bytes": o.buffer_bytes, "most_extra_bytes": o.extra_bytes})
+        for policy, o in outcomes.items()
+    ]  # fmt: skip
+
+
+def _windows(outcome: Outcome) -> list[float]:
+    return [r.average for r in outcome.responses.values()]
+
+
+def _notes(load: Load, outcomes: Outcomes) -> dict[str, object]:
+    """What was run, and what else was measured."""
+    parts = {part: taken for o in outcomes.values() for part, taken in o.slices.items() if part != (0, LONGEST)}
+    largest = max(parts, key=lambda part: parts[part], default=(0, 0))
+    return {
+        "rows_per_second_and_stream": load.rate,
+        "largest_slice": list(largest),
+        "largest_slice_seconds": parts.get(largest),
+        "by_window": {
+            policy: {w: [r.average, r.p95, r.longest, r.results] for w, r in o.responses.items()}
+            for policy, o in outcomes.items()
+        },
+        "average_of_results": {policy: o.average_of_results for policy, o in outcomes.items()},
+        "utilisation": {policy: round(o.utilisation, 2) for policy, o in outcomes.items()},
+        "jobs": {policy: len(o.units) for policy, o in outcomes.items()},
+        "most_behind_s": {policy: round(o.behind, 2) for policy, o in outcomes.items()},
+        "left_at_the_end_s": {policy: round(o.left, 2) for policy, o in outcomes.items()},
+    }
+
+
+# bursts
+
+
+def bursts(run: Run) -> Sequence[Measure]:
+    """Figure 10."""
+    load, windows, found = _load(run), DISTRIBUTIONS[SMALL_LARGE], dict[int, Outcomes]()
+    sizes = BURSTS if run.scale >= ALL_FROM else (BURSTS[0], BURSTS[-1])
+    with scheduled_from(run.scaled(MANY_ROWS) if run.scale < 1 else MANY_ROWS):
+        prepared = _prepared(run, load)
+        for size in sizes:
+            name = f"bursts of {size}"
+            found[size] = _policies(run, prepared, load, _feed(run, load, size, 10 + size), windows, name)
+    title = "Average response, all windows, small-large"
+    _plot_averages(run, "bursts", title, "expected size of bursts", list(found.values()), sizes)
+    _plot_windows(run, f"bursts-{sizes[-1]}", f"bursts of {sizes[-1]}", found[sizes[-1]])
+    return [_burst_measure(load, size, outcomes) for size, outcomes in found.items()]
+
+
+def _burst_measure(load: Load, size: int, outcomes: Outcomes) -> Measure:
+    averages = {policy: o.average for policy, o in outcomes.items()}
+    better = 100 * (1 - averages[GREEDY] / averages[LWO])
+    target = at_least(40) if size == BURSTS[-1] else None
+    samples = {policy: _windows(o) for policy, o in outcomes.items()}
+    notes = {"averages": averages, **_notes(load, outcomes)}
+    return Measure(f"bursts of {size}: average response, greedy below lwo", better, "%", target, samples, notes)
+
+
+# sharing
+
+
+def sharing(run: Run) -> Sequence[Measure]:
+    """All seven together, each alone, and on Structured Streaming."""
+    with scheduled_from(run.scaled(MANY_ROWS) if run.scale < 1 else MANY_ROWS):
+        found = contest(run, DISTRIBUTIONS[SMALL_LARGE])
+    rate = found.rows / statistics.median(found.samples[SHARED])
+    notes = {"rows": found.rows, "results": dict(found.results), "apart": dict(found.apart)}
+    return [
+        Measure("seven joins, shared: rows a second", rate, "/s", None, found.samples, notes),
+        *(_over(found, other) for other in (ALONE, STREAMING)),
+    ]
+
+
+def _over(found: Contest, other: str) -> Measure:
+    times = statistics.median(found.samples[other]) / statistics.median(found.samples[SHARED])
+    return Measure(f"seven joins: rows a second, shared over {other}", times, "×", at_least(3))
+
+
+# plots
+
+
+def _plot_windows(run: Run, name: str, title: str, outcomes: Outcomes) -> None:
+    """Figures 8 and 10 b, c: a response for each window."""
+    for which in ("average", "longest"):
+        lines = {
+            policy: [(float(w), getattr(r, which)) for w, r in o.responses.items()]
+            for policy, o in outcomes.items()
+        }
+        _save(run, f"{name}-{which}", Plot(
+            f"{title}: {which} response for each window", "window (s)", "response (s)",
+            [Series(policy, points) for policy, points in lines.items()],
+        ))  # fmt: skip
+
+
+def _plot_averages(
+    run: Run, name: str, title: str, across: str, found: Sequence[Outcomes], at: Sequence[int] = ()
+) -> None:
+    """Figures 7 and 10 a."""
+    places = at or range(1, len(found) + 1)
+    if not at:
+        across += ": " + ", ".join(f"{n} {d}" for n, d in enumerate(DISTRIBUTIONS, start=1))
+    series = [
+        Series(policy, [(float(x), o[policy].average) for x, o in zip(places, found, strict=True)], dots=not at)
+        for policy in POLICIES
+    ]
+    _save(run, name, Plot(title, across, "response (s)", series))
+
+
+def _save(run: Run, name: str, plot: Plot) -> None:
+    if run.plots is not None:
+        plot.save(run.plots / f"joins-{name}.svg")
+
+
+PARTS = {"distributions": distributions, "bursts": bursts, "sharing": sharing}
+
+if __name__ == "__main__":
+    sys.exit(main("joins", PARTS, __doc__ or ""))
