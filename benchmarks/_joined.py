@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from _joins import SECOND, START, STREAMS, Batch, create, named
+from _joins import LONGEST, SECOND, START, STREAMS, Batch, create, named
 from harness import Run
 
 import millstream
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SHARED, ALONE, STREAMING = "shared", "each by itself", "Structured Streaming"
 RATE, SPAN, BATCHES = 500, 1_200, 20
 """Rows a second of each stream, seconds of stream time, and in how many batches they come."""
+LEAST_BATCHES, ALL_FROM = 2, 0.1
+"""At scales below, there are fewer batches."""
 MEETS = 1.0
 Found = dict[int, tuple[int, int]]
 """By window: how many results there are, and a sum over their content."""
@@ -48,7 +50,7 @@ class Contest:
 
 def contest(run: Run, windows: Sequence[int]) -> Contest:
     rate = run.scaled(RATE, 2)
-    made = {s: _batches(s, rate) for s in STREAMS}
+    made = {s: _batches(s, rate, BATCHES if run.scale >= ALL_FROM else LEAST_BATCHES) for s in STREAMS}
     folder = run.folder / "files"
     _write(folder, made)
     right = _expected(made, windows)
@@ -60,11 +62,11 @@ def contest(run: Run, windows: Sequence[int]) -> Contest:
     return Contest(2 * rate * SPAN, samples, results, apart)
 
 
-def _batches(stream: str, rate: int) -> list[Batch]:
+def _batches(stream: str, rate: int, batches: int) -> list[Batch]:
     """Rows at whole seconds, in order."""
     random, made = np.random.default_rng([5, STREAMS.index(stream)]), []
-    span, keys = SPAN // BATCHES, max(2, round(rate * 600 / MEETS))
-    for number in range(BATCHES):
+    span, keys = SPAN // batches, max(2, round(rate * LONGEST / MEETS))
+    for number in range(batches):
         count = rate * span
         seconds = np.sort(random.integers(number * span, (number + 1) * span, count))
         values = random.integers(0, 1_000, count, dtype=np.int32)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -46,8 +47,8 @@ START = 1_767_225_600 * SECOND
 """When the history begins."""
 STEP = 0.1
 """The times of the history are multiples of this, in seconds."""
-CHUNK = 5
-"""The history comes in pieces of so many seconds, about as arrivals do."""
+PIECES, LEAST_ROWS = 120, 4_096
+"""The history comes in so many pieces, about as arrivals do; or in fewer, of so many rows at least."""
 AT_ONCE = 4_194_304
 """So many rows of the history are joined in one turn."""
 FIELDS = pa.schema([("k", pa.string()), ("v", pa.int32()), ("t", pa.timestamp("us", "UTC"))])
@@ -90,13 +91,13 @@ class Load:
 
     def history(self, stream: str) -> Iterator[Batch]:
         """Ten minutes, piece by piece; of one stream with odd keys alone, of the other with even ones."""
-        odd = STREAMS.index(stream)
-        random = np.random.default_rng([1, odd])
-        for start in range(0, LONGEST, CHUNK):
-            count = self.rate * CHUNK
-            steps = np.sort(random.integers(0, round(CHUNK / STEP), count))
+        odd, rows = STREAMS.index(stream), self.rate * LONGEST
+        random, pieces = np.random.default_rng([1, odd]), max(1, min(PIECES, rows // LEAST_ROWS))
+        steps = np.linspace(0, LONGEST / STEP, pieces + 1, dtype=np.int64)
+        for low, high in pairwise(steps):
+            count = rows // pieces
             keys = random.integers(0, self.keys // 2, count, dtype=np.int32) * 2 + odd
-            times = START + start * SECOND + (steps * STEP * SECOND).astype(np.int64)
+            times = START + np.sort(random.integers(low, high, count)) * round(STEP * SECOND)
             yield Batch(keys.astype(np.int32), _values(random, count), times)
 
     def arriving(self, number: int, at: float, count: int) -> dict[str, Batch]:

@@ -44,6 +44,26 @@ def test_the_history_benchmark_measures_everything_it_promises(capfd, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} >= {"history-retention-disk.svg", "history-mixed.svg"}
 
 
+JOINS_RESULTS = (
+    "greedy over the best",
+    "lwo over greedy",
+    "memory beside",
+    "greedy below lwo",
+    "shared over each",
+)
+
+
+def test_the_joins_benchmark_measures_everything_it_promises(capfd, tmp_path):
+    assert bench.run("joins", ["--json", "--scale", "0.001", "--plots", str(tmp_path)]) == 0
+    record = json.loads(capfd.readouterr().out)
+    names = " ".join(result["name"] for result in record["results"])
+    for promised in JOINS_RESULTS:
+        assert promised in names
+    assert all(result["met"] is None for result in record["results"])
+    plots = {p.name for p in tmp_path.iterdir()}
+    assert {"joins-distributions.svg", "joins-small-large-average.svg", "joins-bursts.svg"} <= plots
+
+
 def test_targets_say_which_side_is_good():
     assert at_least(5).met_by(5)
     assert not at_least(5).met_by(4.9)
