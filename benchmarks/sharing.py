@@ -3,6 +3,7 @@
 selections   1 to 10,000 selections on one stream, every row for about ten of them: rows a second; 1,000 on Spark
 adding       one more query, and one fewer, where there are 10,000; what the next basket then takes
 aggregates   100 aggregates with other windows, slides and predicates: together, each by itself, each on Spark
+filters      codes by tables and by binary search; grouped filters in NumPy and as expressions of Spark
 eddy         another attribute is the telling one by and by: the lottery of tickets against every fixed order
 joins        20 joins of two streams that share SteMs, and each by itself
 """
@@ -14,11 +15,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _filters import FAR, NEAR, TEXT, constants, in_numpy, in_spark, looked_up, operators
 from _sharing import (
     ATTRIBUTES,
     BROAD,
@@ -84,14 +87,20 @@ def selections(run: Run) -> Sequence[Measure]:
 
 def _separately(run: Run, db: Database, asked: Sequence[Asking], baskets: Sequence[pa.Table]) -> Separately:
     """Some of the selections on Spark; the baskets are written ahead, and what is found is checked."""
-    files = [run.folder / f"{number:03}.parquet" for number in range(len(baskets))]
-    for file, basket in zip(files, baskets, strict=True):
-        pq.write_table(basket, file)
+    files = _written(run, baskets)
     sampled = [asked[i] for i in _some(run, len(asked))]
     made = Separately(db.spark, sampled, files)
     if made.run(0) != sum(len(one.ids(baskets[0])) for one in sampled):
         raise AssertionError("Spark has selected other rows")
     return made
+
+
+def _written(run: Run, baskets: Sequence[pa.Table]) -> list[Path]:
+    """Baskets as files, for Spark."""
+    files = [run.folder / f"{number:03}.parquet" for number in range(len(baskets))]
+    for file, basket in zip(files, baskets, strict=True):
+        pq.write_table(basket, file)
+    return files
 
 
 def _some(run: Run, count: int) -> list[int]:
@@ -271,6 +280,47 @@ def _on_spark(run: Run, db: Database, found: Mapping[int, Answers]) -> list[floa
     return taken[min(WARM, len(taken) - 1) :]
 
 
+KINDS = (NEAR, FAR, TEXT)
+IN_NUMPY, IN_SPARK, TABLE, SEARCH = "NumPy", "Spark", "table", "search"
+MOST_EXPRESSIONS = 1_000
+"""Spark takes minutes for more predicates than that as expressions of one query."""
+FEW_REPEATS = 4
+"""The first of these is not timed."""
+
+
+def filters(run: Run) -> Sequence[Measure]:
+    """What grouped filters are made of, each against the other way to do it."""
+    counts, rows = _counts(run)[2:], run.scaled(BASKET, 500)
+    measures = [_codes(kind, count, rows) for kind in KINDS for count in counts]
+    baskets = selection_rows(rows, FEW_REPEATS)
+    files = _written(run, baskets)
+    with database(run.folder / "db") as db:
+        measures += [_filtered(db, askings(c), baskets, files) for c in counts if c <= MOST_EXPRESSIONS]
+    return measures
+
+
+def _codes(kind: str, count: int, rows: int) -> Measure:
+    (chosen, searched), values = constants(kind, count, rows)
+    looked_up(chosen, values)
+    samples: dict[str, list[float]] = {TABLE: [], SEARCH: []}
+    for _ in range(REPEATS):
+        samples[TABLE].append(looked_up(chosen, values))
+        samples[SEARCH].append(looked_up(searched, values))
+    name = f"filters, {count:,} constants, {kind}: binary search over {type(chosen).__name__.lower()}"
+    return Measure(name, ratio(samples, SEARCH, TABLE), "×", None, samples)
+
+
+def _filtered(
+    db: Database, asked: Sequence[Asking], baskets: Sequence[pa.Table], files: Sequence[Path]
+) -> Measure:
+    works = {IN_NUMPY: in_numpy(operators(asked), baskets), IN_SPARK: in_spark(db.spark, asked, files)}
+    if works[IN_NUMPY](0) != works[IN_SPARK](0):
+        raise AssertionError("Spark has matched other rows")
+    samples = {name: taken[1:] for name, taken in in_turns(works, len(baskets)).items()}
+    name = f"filters, {len(asked):,} selections: Spark expressions over NumPy"
+    return Measure(name, ratio(samples, IN_SPARK, IN_NUMPY), "×", None, samples)
+
+
 RACES = {BROAD: (512, 0.0), NARROW: (4_000, 0.02)}
 """The number of queries, and the share of values that each test asks for where they are narrow."""
 RACED = 10_000
@@ -359,6 +409,7 @@ PARTS = {
     "selections": selections,
     "adding": adding,
     "aggregates": aggregates,
+    "filters": filters,
     "eddy": eddy,
     "joins": joins,
 }

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millstream.execute.shared.codes import Direct, Hashed, Sorted, Words, codes_among
 from millstream.execute.shared.grouped import GroupedFilter
 from millstream.execute.shared.lineage import BitLineage, PairLineage
 from millstream.execute.shared.selections import Selections
@@ -293,3 +294,42 @@ def test_nan_is_the_largest_double() -> None:
         selections.add(query, predicate(text))
     rows = pa.table({"x": pa.array([float("nan")])})
     assert matched(selections, rows, Tickets()) == [(0, 0), (3, 0)]
+
+
+WAYS: dict[type, tuple[pa.DataType, range, int, bool]] = {
+    Direct: (pa.int32(), range(-40, 40), 20, False),
+    Hashed: (pa.int64(), range(-(2**63), 2**63, 2**50), 500, True),
+    Sorted: (pa.int64(), range(-(2**63), 2**63, 2**50), 500, False),
+    Words: (pa.string(), range(60), 20, False),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_code_is_the_same_in_whatever_way_it_is_found(way: type) -> None:
+    kind, space, count, is_equality = WAYS[way]
+    random = Random(str(way))
+    value = str if kind == pa.string() else int
+    constants = sorted({value(random.choice(space)) for _ in range(count)})
+    asked = [*constants, *(value(random.choice(space)) for _ in range(300)), value(space[0]), value(space[-1])]
+    chosen = codes_among(constants, kind, is_equality=is_equality)
+    assert isinstance(chosen, way)
+    found = chosen.of(pa.chunked_array([pa.array(asked, kind)]))
+    for one, code in zip(asked, found.tolist(), strict=True):
+        if one in constants:
+            assert code == 2 * constants.index(one) + 1
+        else:
+            assert code == (0 if is_equality else 2 * sum(c < one for c in constants))
+
+
+def test_words_that_are_only_compared_for_being_equal_are_not_searched_for() -> None:
+    words = codes_among(["b", "d"], pa.string(), is_equality=True)
+    assert words.of(pa.chunked_array([pa.array(["d", "x", None, "b"])])).tolist()[::3] == [3, 1]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("a = 3", True), ("a <> 3", True), ("a IN (3, 5)", True), ("a NOT IN (3, 5) AND a <> 7", True),
+    ("a IS NULL", True), ("a > 3", False), ("a BETWEEN 3 AND 5", False), ("a = 3 OR a > 5", False),
+])  # fmt: skip
+def test_some_predicates_only_ask_whether_values_are_equal(text: str, expected: bool) -> None:
+    [term] = predicate(text).terms
+    assert term.domains["a"].is_equality == expected

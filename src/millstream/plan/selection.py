@@ -81,6 +81,12 @@ class Domain:
         return {value for value, _ in self.cuts}
 
     @property
+    def is_equality(self) -> bool:
+        """Whether values are compared for being equal alone: those that equal no constant are all in, or out."""
+        pairs = zip(self.cuts[::2], self.cuts[1::2], strict=False)
+        return len(self.cuts) % 2 == 0 and all(low[0] == high[0] for low, high in pairs)
+
+    @property
     def is_empty(self) -> bool:
         return not self.cuts and not self.starts and not self.has_null
 

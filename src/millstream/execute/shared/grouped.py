@@ -13,18 +13,19 @@ matter of how many terms hold for a value.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from millstream.execute.shared.codes import codes_among
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from millstream.plan.selection import Domain
@@ -60,6 +61,8 @@ class GroupedFilter:
         self.kind = kind
         self._constants = sorted(set().union(*(d.constants for d in domains.values())))
         self._null = 2 * len(self._constants) + 1
+        is_equality = all(d.is_equality for d in domains.values())
+        self._codes = codes_among(self._constants, kind, is_equality=is_equality)
         self.terms = np.array(sorted(domains), np.int32)
         self._low, self._high, self._owner = self._ranges(domains)
 
@@ -74,30 +77,10 @@ class GroupedFilter:
 
     def codes(self, values: pa.ChunkedArray) -> Numbers:
         """Where values lie among the constants."""
-        if pa.types.is_string(self.kind):
-            return self._codes_of_text(values)
-        numbers, constants = _plain(values, self.kind), self._sorted
-        left = np.searchsorted(constants, numbers)
-        at = np.minimum(left, len(constants) - 1)
-        found = 2 * left
-        if len(constants):
-            found += constants[at] == numbers
-            if pa.types.is_float64(self.kind):
-                found += np.isnan(constants[at]) & np.isnan(numbers)
+        found = self._codes.of(values)
         if values.null_count:
             found[pc.is_null(values).to_numpy()] = self._null
-        return np.asarray(found, np.int64)
-
-    @cached_property
-    def _sorted(self) -> NDArray[Any]:
-        return np.array(self._constants, np.float64 if pa.types.is_float64(self.kind) else np.int64)
-
-    def _codes_of_text(self, values: pa.ChunkedArray) -> Numbers:
-        encoded = values.combine_chunks().dictionary_encode()
-        words: Sequence[str] = encoded.dictionary.to_pylist()
-        of_words = [bisect_left(self._constants, w) + bisect_right(self._constants, w) for w in words]
-        places = encoded.indices.fill_null(len(words)).to_numpy()
-        return np.asarray(np.array([*of_words, self._null], np.int64)[places])
+        return found
 
     def passes(self, codes: Numbers, terms: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each code satisfies the term beside it; the term has to be one of the filter's."""
@@ -156,16 +139,3 @@ def bits_of(terms: NDArray[np.int32], words: int) -> Bits:
     flags = np.zeros(words * WORD, bool)
     flags[terms] = True
     return np.packbits(flags, bitorder="little").view(np.uint64)
-
-
-def _plain(values: pa.ChunkedArray, kind: pa.DataType) -> NDArray[Any]:
-    """Values as NumPy compares them; NULLs as anything."""
-    if pa.types.is_float64(kind):
-        return np.asarray(values.fill_null(0.0).to_numpy(), np.float64)
-    if pa.types.is_date32(kind):
-        values = values.cast(pa.int32())
-    elif pa.types.is_timestamp(kind):
-        values = values.cast(pa.int64())
-    elif pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
-    return np.asarray(values.fill_null(0).to_numpy(), np.int64)
