@@ -1,4 +1,4 @@
-"""What the benchmark of grouped filters compares: ways to find a value's code, and operators with Spark's expressions.
+"""What the benchmark of grouped filters compares: ways to find a value's code; operators and Spark's expressions.
 
 A code found by a table is raced against one found by binary search, over the same constants. The selections that
 `_sharing` makes go through the operators in this process; on Spark they are one query, of which every predicate is
@@ -28,7 +28,7 @@ Ways = tuple[Codes, Codes]
 
 
 def constants(kind: str, count: int, rows: int) -> tuple[Ways, pa.ChunkedArray]:
-    """The way that is taken for equality with so many constants; binary search; and values, some of which occur."""
+    """The way that is taken for equality with some constants; binary search; and values, some of which occur."""
     random = np.random.default_rng(21)
     known = np.unique(random.integers(0, SPREAD[kind], count))
     values = random.integers(0, SPREAD[kind], rows)

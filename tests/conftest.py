@@ -16,12 +16,13 @@ from tests.slt.runner import SectionFailed, run_section
 from tests.slt.spark import open_database, prepare_java, shared_spark, stop_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from millstream.clock import ManualClock
+    from millstream.database import Database
     from tests.slt.records import Script, Section
 
 
@@ -55,6 +56,14 @@ def pytest_configure() -> None:
     prepare_java()
     # A shell has what it starts in the background ignore Ctrl-C, which some tests press.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def opened(tmp_path: Path, spark: SparkSession, clock: ManualClock) -> Callable[[str], Database]:
+    """Opens databases by name, each as often as need be."""
+    import millstream
+
+    return lambda name: millstream.connect(tmp_path / name, spark=spark, clock=clock, background=False)
 
 
 def pytest_unconfigure() -> None:

@@ -16,7 +16,6 @@ from tests.slt.spark import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -125,14 +124,6 @@ def left(story: Story) -> dict[str, str]:
     made = dict(about for what, about in story if what == "create")
     gone = {about for what, about in story if what == "drop"}
     return {name: text for name, text in made.items() if name not in gone}
-
-
-@pytest.fixture
-def opened(tmp_path: Path, spark: SparkSession, clock: Any) -> Callable[[str], Database]:
-    def open_one(name: str) -> Database:
-        return millstream.connect(tmp_path / name, spark=spark, clock=clock, background=False)
-
-    return open_one
 
 
 @pytest.mark.parametrize(("seed", "executor", "policy", "cut"), [

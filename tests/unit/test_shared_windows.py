@@ -10,138 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import millstream
 from millstream.execute.shared.stems import SteM, TooManyError, Words
-from millstream.queries import chorus, joining
+from millstream.queries import chorus, front, here, storing
 from tests.slt.spark import jobs
+from tests.stories import STREAMS, Row, a_story, aggregate, create, every, had, join, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
     from millstream.database import Database
-
-Row = tuple[Any, ...]
-Story = list[tuple[str, Any]]
-STREAMS = ("r", "s", "u", "v")
-
-
-@pytest.fixture
-def opened(tmp_path: Path, spark: SparkSession, clock: Any) -> Callable[[str], Database]:
-    def open_one(name: str) -> Database:
-        return millstream.connect(tmp_path / name, spark=spark, clock=clock, background=False)
-
-    return open_one
-
-
-def aggregate(random: Random) -> str:
-    sums = random.choice(
-        ["sum(a) AS x, count(*) AS n", "max(b) AS x", "min(a) AS x, avg(a) AS y", "count(b) AS n"]
-    )
-    where = random.choice(["", "", " WHERE a > 3", " WHERE b <> 1 AND a < 8"])
-    keys = random.choice([("k, ", " GROUP BY k"), ("", ""), ("k, w, ", " GROUP BY k, w")])
-    length, step = random.choice([5, 9, 12, 20]), random.choice([2, 3, 5])
-    window = random.choice([
-        f"s [INTERVAL {length}]{where}{keys[1]} SAMPLE INTERVAL {step}",
-        f"TUMBLE(s, t, INTERVAL {step}){where}{keys[1]}",
-        f"HOP(s, t, INTERVAL {step}, INTERVAL {length}){where}{keys[1]}",
-        f"s [LANDMARK]{where}{keys[1]} SAMPLE INTERVAL {step}",
-        f"s [LANDMARK RESET INTERVAL {length}]{where}{keys[1]} SAMPLE INTERVAL {step}",
-    ])  # fmt: skip
-    emit = random.choice(["", "", " EMIT CHANGES"])
-    return f"SELECT {keys[0]}{sums} FROM {window}{emit}"
-
-
-def join(random: Random) -> str:
-    count = random.choice([2, 2, 2, 2, 3, 4])
-    streams = random.sample(STREAMS, count) if random.random() < 0.8 else random.choices(STREAMS, k=count)
-    named = [f"{name} [INTERVAL {random.choice([3, 6, 9])}] AS x{i}" for i, name in enumerate(streams)]
-    text = named[0]
-    for i in range(1, count):
-        column = random.choice(["k", "k", "w"])
-        other = random.randrange(i)
-        text += f" JOIN {named[i]} ON x{other}.{column} = x{i}.{column}"
-        if random.random() < 0.3:
-            text += f" AND x{other}.b = x{i}.b"
-    tests = [
-        "x0.a > 3",
-        "x1.b < 2",
-        f"x{count - 1}.a IN (1, 2, 3)",
-        "x0.a + x1.a > 6",
-        "x0.w LIKE 'a%'",
-        "x0.t < x1.t",
-    ]
-    where = random.choice(
-        ["", f" WHERE {random.choice(tests)}", f" WHERE {random.choice(tests)} AND {random.choice(tests)}"]
-    )
-    columns = random.choice(["x0.a AS p, x1.a AS q", "x0.k AS k, x1.t AS t, x0.a + x1.b AS z", "x1.w AS w"])
-    sample = random.choice(["", " SAMPLE INTERVAL 2", " SAMPLE INTERVAL 5"])
-    return f"SELECT {columns} FROM {text}{where}{sample} EMIT NEW"
-
-
-def a_story(seed: int, query: Callable[[Random], str], streams: tuple[str, ...]) -> Story:
-    random = Random(f"windows {seed}")
-    story: Story = []
-    there: list[str] = []
-    at = dict.fromkeys(streams, 0)
-    for step in range(9):
-        for number in range(random.choice([0, 1, 2]) if step else 5):
-            there.append(f"q{step}_{number}")
-            story.append(("sql", f"CREATE CONTINUOUS QUERY {there[-1]} AS {query(random)}"))
-        if len(there) > 5 and random.random() < 0.3:
-            story.append(("sql", f"DROP CONTINUOUS QUERY {there.pop(random.randrange(len(there)))}"))
-        for stream in streams:
-            at[stream] += random.randrange(3)
-            rows = [
-                (
-                    random.randrange(4),
-                    random.choice(["a", "ab", "b", None]),
-                    random.choice([None, *range(10)]),
-                    random.choice([None, 0, 1, 2, 3]),
-                    at[stream] + random.choice([0, 0, 1, 2, -1, -4]),
-                )
-                for _ in range(random.choice([0, 1, 5, 9]))
-            ]
-            story.append(("insert", (stream, rows)))
-        if random.random() < 0.3:
-            stream = random.choice(streams)
-            at[stream] += 3
-            story.append(("sql", f"ADVANCE {stream} TO {at[stream]}"))
-        if random.random() < 0.7:
-            story.append(("drain", None))
-    return [*story, *(("sql", f"ADVANCE {s} TO 200") for s in streams), ("drain", None)]
-
-
-def told(db: Database, story: Story) -> None:
-    for what, about in story:
-        if what == "sql":
-            db.sql(about)
-        elif what == "insert" and about[1]:
-            db.insert(*about)
-        elif what == "drain":
-            db.drain()
-
-
-def create(db: Database, streams: tuple[str, ...]) -> None:
-    for name in streams:
-        columns = "k INT, w STRING, a INT, b BIGINT, t BIGINT"
-        db.sql(f"CREATE STREAM {name} ({columns}) TIMESTAMP BY t WATERMARK INTERVAL 2")
-
-
-def queries(db: Database) -> dict[str, str]:
-    return {row[0]: row[-1] for row in db.sql("SHOW QUERIES").fetchall()}
-
-
-def had(db: Database, name: str, *, is_join: bool) -> list[tuple[Any, list[Row]]]:
-    found = db.results(name)
-    assert [d.sequence for d in found] == list(range(1, len(found) + 1))
-    if is_join:
-        # How results of one instant are cut into deliveries depends on when they came.
-        return [(d.instant, row) for d in found for row in d.fetchall()]
-    return [(d.instant, sorted(d.fetchall(), key=repr)) for d in found]
-
 
 SHAPES: dict[str, tuple[Callable[[Random], str], tuple[str, ...]]] = {
     "aggregates": (aggregate, ("s",)),
@@ -149,56 +26,21 @@ SHAPES: dict[str, tuple[Callable[[Random], str], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("shape", "seed", "policy"), [
-    ("aggregates", 0, "tickets"), ("aggregates", 1, "random"), ("joins", 0, "tickets"), ("joins", 1, "random"),
-    ("joins", 2, "fixed"),
-])  # fmt: skip
-def test_each_query_answers_as_it_would_alone(
-    shape: str, seed: int, policy: str, opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    query, streams = SHAPES[shape]
-    story = a_story(seed, query, streams)
-    steps: list[int] = []
-    for choir in (chorus.Chorus, joining.Joining):
-        real = choir.step
-
-        def step(self: Any, runs: Any, look: Any, real: Any = real) -> Any:
-            made = real(self, runs, look)
-            steps.append(len(runs))
-            return made
-
-        monkeypatch.setattr(choir, "step", step)
-    with opened("together") as db:
-        create(db, streams)
-        db.sql(f"SET eddy = {policy}")
-        told(db, story)
-        names = queries(db)
-        found = {name: had(db, name, is_join=shape == "joins") for name in names}
-    assert max(steps) > 1
-    monkeypatch.setattr(chorus, "key_of", lambda *_: None)
-    monkeypatch.setattr(joining, "key_of", lambda *_: None)
-    with opened("alone") as db:
-        create(db, streams)
-        told(db, story)
-        for name, text in names.items():
-            assert found[name] == had(db, name, is_join=shape == "joins"), f"{name}: {text}"
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_restart_between_any_two_steps_changes_nothing(shape: str, opened: Callable[[str], Database]) -> None:
     query, streams = SHAPES[shape]
-    story = a_story(7, query, streams)
+    story = a_story(7, (query,), streams)
     with opened("whole") as db:
         create(db, streams)
         told(db, story)
-        expected = {name: had(db, name, is_join=shape == "joins") for name in queries(db)}
+        expected = every(db)
     with opened("cut") as db:
         create(db, streams)
     for start in range(0, len(story), 9):
         with opened("cut") as db:
             told(db, story[start : start + 9])
     with opened("cut") as db:
-        assert {name: had(db, name, is_join=shape == "joins") for name in queries(db)} == expected
+        assert every(db) == expected
 
 
 def test_many_windows_take_no_job_and_one_commit(db: Database) -> None:
@@ -218,6 +60,110 @@ def test_many_windows_take_no_job_and_one_commit(db: Database) -> None:
     assert jobs(db.spark) - before == 0
     assert len(commits) - taken == 1
     assert all(len(db.results(f"q{n}")) > 5 for n in range(30))
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_aggregates_with_other_predicates_are_one_pass(count: int, db: Database, monkeypatch: Any) -> None:
+    create(db, ("s",))
+    tests = [f"a = {n}" if n % 3 else f"a + b = {n}" for n in range(count)]
+    for number, test in enumerate(tests):
+        window = f"s [INTERVAL {number % 4 + 3}] WHERE {test} GROUP BY k SAMPLE INTERVAL 2"
+        db.sql(f"CREATE CONTINUOUS QUERY q{number} AS SELECT k, sum(a) AS x, count(*) AS n FROM {window}")
+    db.insert("s", [(1, "a", 1, 1, 0)])
+    db.drain()
+    texts: list[str] = []
+    real = here._run
+    monkeypatch.setattr(here, "_run", lambda some, tables: (texts.extend(some), real(some, tables))[1])
+    db.insert("s", [(i % 4, "a", i % 9, 1, i) for i in range(1, 40)])
+    db._engine.queries.advance_all()
+    # The tests that no domain says, the pass, and the answers.
+    assert len(texts) == 3
+    for number, test in enumerate(tests):
+        groups = {row[0] for d in db.results(f"q{number}")[:20] for row in d.fetchall()}
+        passing = {i % 4 for i in range(1, 40) if (i % 9 if number % 3 else i % 9 + 1) == number}
+        assert groups == passing | ({1} if test in ("a = 1", "a + b = 2") else set()), test
+
+
+def test_a_predicate_that_raises_fails_its_own_query_alone(db: Database) -> None:
+    create(db, ("s",))
+    for number, test in enumerate(["a > 3", "10 / a > 2", "a + b > 5", "a < 8"]):
+        text = f"SELECT k, sum(a) AS x FROM s [INTERVAL 4] WHERE {test} GROUP BY k SAMPLE INTERVAL 2"
+        db.sql(f"CREATE CONTINUOUS QUERY q{number} AS {text}")
+    for first in (0, 10, 20):
+        db.insert("s", [(i % 2, "a", i % 9 + (first != 10), 1, first + i) for i in range(10)])
+        db.drain()
+    status = {row[0]: row[2] for row in db.sql("SHOW QUERIES").fetchall()}
+    assert [len(db.results(f"q{n}")) for n in (0, 2, 3)] == [14] * 3, status
+    assert status["q1"] == "failed"
+    assert len(db.results("q1")) < 14
+
+
+def test_a_basket_in_which_nothing_is_due_is_not_committed_for_anybody(opened: Callable[[str], Database]) -> None:
+    told_of: dict[str, list[tuple[Any, list[Row]]]] = {}
+    for name, restarts in (("whole", False), ("cut", True)):
+        db = opened(name)
+        create(db, ("s",))
+        for number in range(5):
+            summed(db, f"q{number}", f"{number + 90}", "50")
+        db.insert("s", [(1, "a", 1, 1, 1)])
+        db.drain()
+        commits = commits_of(db)
+        for at in range(1, 49):
+            db.insert("s", [(1, "a", at, 1, at)])
+            db._engine.queries.advance_all()
+        # The inserts, and nothing else.
+        assert len(commits) == 48
+        assert {row[4] for row in db.sql("SHOW QUERIES").fetchall()} == {0}
+        if restarts:
+            db.close()
+            db = opened(name)
+        db.insert("s", [(1, "a", 1_000, 1, 60), (1, "a", 0, 1, 130)])
+        db.drain()
+        told_of[name] = [x for n in range(5) for x in had(db, f"q{n}", is_aggregate=True)]
+        db.close()
+    assert told_of["whole"] == told_of["cut"]
+    assert told_of["whole"][0] == (50, [(sum(range(1, 49)) + 1,)])
+
+
+def test_what_waits_to_be_stored_is_stored_in_the_end(db: Database, monkeypatch: Any) -> None:
+    monkeypatch.setattr(storing, "MOST_UNSAVED", 3)
+    create(db, ("s",))
+    for number in range(2):
+        summed(db, f"q{number}", "90", "50")
+    db.insert("s", [(1, "a", 1, 1, 1)])
+    db.drain()
+    [run, _] = db._engine.queries._runs.values()
+    sizes = []
+    for at in range(2, 10):
+        db.insert("s", [(1, "a", at, 1, at)])
+        db._engine.queries.advance_all()
+        sizes.append(sum(len(pieces) for pieces in run.unsaved.values()))
+    assert sizes == [1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_an_insert_does_not_ask_for_each_query_whether_it_is_far_behind(db: Database, monkeypatch: Any) -> None:
+    create(db, ("s",))
+    for number in range(3):
+        summed(db, f"q{number}", f"{number + 9}", "5")
+    queries_ = db._engine.queries
+    asked: list[int] = []
+    real = queries_._running_places
+    monkeypatch.setattr(queries_, "_running_places", lambda some: (asked.append(len(some)), real(some))[1])
+    table = db._lake.catalog.tables()["s"]
+    for at in range(5):
+        assert not queries_._is_someone_far_behind(table)
+        db.insert("s", [(1, "a", 1, 1, at)])
+    assert asked == [3]
+    summed(db, "one_more", "9", "5")
+    assert not queries_._is_someone_far_behind(table)
+    db.sql("PAUSE q0")
+    db.sql("RESUME q0")
+    monkeypatch.setattr(front, "MOST_BEHIND", 2)
+    db.insert("s", [(1, "a", 1, 1, 9)] * 3)
+    assert queries_._is_someone_far_behind(table)
+    db.drain()
+    assert not queries_._is_someone_far_behind(table)
+    assert asked == [3, 4, 4, 4]
 
 
 def test_a_stem_gives_what_is_equal_and_null_is_equal_to_nothing() -> None:
@@ -328,7 +274,53 @@ def test_a_query_that_the_kernel_cannot_run_leaves_the_others_together(db: Datab
     assert {name: db._engine.queries._runs[run.query.id] is run for name, run in runs.items()} == dict.fromkeys(
         runs, True
     )
-    assert had(db, "q0", is_join=False) == had(db, "odd", is_join=False) != []
+    assert had(db, "q0", is_aggregate=True) == had(db, "odd", is_aggregate=True) != []
+
+
+def matching(db: Database, name: str, pattern: str) -> None:
+    """A query that the kernel cannot run."""
+    text = f"SELECT k, sum(a) AS x FROM s [INTERVAL 4] WHERE w RLIKE '{pattern}' GROUP BY k SAMPLE INTERVAL 2"
+    db.sql(f"CREATE CONTINUOUS QUERY {name} AS {text}")
+
+
+def test_what_only_spark_can_do_is_one_job_for_all(db: Database) -> None:
+    create(db, ("s",))
+    taken = []
+    for number in range(9):
+        matching(db, f"q{number}", "ab"[number % 2] + "." * (number // 2))
+        if number in (1, 8):
+            first = 20 * number
+            db.insert("s", [(1, "a", 1, 1, first)])
+            db.drain()
+            before = jobs(db.spark)
+            db.insert("s", [(i % 2, "abab"[i % 3 :], i, 1, first + i) for i in range(1, 12)])
+            db._engine.queries.advance_all()
+            taken.append(jobs(db.spark) - before)
+    assert taken == [1, 1]
+    assert lines(db, "EXPLAIN SHARED q3")[2].endswith(
+        ": one commit for each basket, 1 pass over its rows in one Spark job"
+    )
+    whole = [sum(row[1] for row in d.fetchall()) for d in db.results("q0")]
+    assert max(whole) == sum(range(6, 11))
+
+
+def test_of_a_job_that_fails_the_culprit_alone_is_marked(db: Database, monkeypatch: Any) -> None:
+    create(db, ("s",))
+    for number in range(8):
+        matching(db, f"q{number}", "a" if number != 5 else "(" * 3)
+    db.insert("s", [(1, None, 1, 1, 0)])
+    db.drain()
+    steps: list[int] = []
+    real = chorus.Chorus.step
+    monkeypatch.setattr(
+        chorus.Chorus, "step", lambda self, runs, look: (steps.append(len(runs)), real(self, runs, look))[1]
+    )
+    db.insert("s", [(1, "ab", i, 1, i) for i in range(1, 12)])
+    db.drain()
+    status = {row[0]: row[2] for row in db.sql("SHOW QUERIES").fetchall()}
+    assert {name for name, how in status.items() if how == "failed"} == {"q5"}
+    assert steps[:5] == [8, 4, 4, 2, 2]
+    assert len({str(had(db, f"q{n}", is_aggregate=True)) for n in range(8) if n != 5}) == 1
 
 
 def test_a_stream_on_which_nothing_happens_costs_no_commits(db: Database, clock: Any) -> None:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from millstream.catalog.store import Connection
 
 RUNNING, PAUSED, FAILED = "running", "paused", "failed"
-OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+PLAIN, COMPRESSED = pa.ipc.IpcWriteOptions(), pa.ipc.IpcWriteOptions(compression="lz4")
+LEAST_COMPRESSED = 16_384
+"""Of fewer bytes than this there is little to save, and to set up a compressor costs ten times what they do."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Standing:
 def packed(rows: pa.Table) -> bytes:
     """An Arrow table as bytes."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=OPTIONS) as writer:
+    options = PLAIN if rows.nbytes < LEAST_COMPRESSED else COMPRESSED
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write_table(rows)
     made: bytes = sink.getvalue().to_pybytes()
     return made

@@ -2,11 +2,13 @@
 
 Where a row's pane begins for one window another's may end; cut at all of these places, the rows of a basket come
 in *fine panes*, which are alike for every query. A part that several queries have in common, whatever their
-windows and slides, is computed once, for fine panes, and then merged for each window to its own panes. The cuts
-are made anew for each basket, from the windows that there are, so queries come and go without a word to others.
-Those whose answers are the same text are answered by one run of it, each instant of each under its own number.
+windows, slides and predicates (`spreading`), is computed in one pass, for fine panes, and then merged for each
+window to its own panes. The cuts are made anew for each basket, from the windows that there are, so queries come
+and go without a word to others. Those whose answers are the same text are answered by one run of it, each instant
+of each under its own number.
 
-Every query keeps its own place and state, and can be stepped alone at any time. What the kernel cannot do, it is.
+What the kernel does not know is one job of Spark for all who ask it. Every query keeps its own place and state,
+and can be stepped alone at any time, and is, where something goes wrong.
 """
 
 from __future__ import annotations
@@ -17,16 +19,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from millstream.errors import Condition, DataError, StatementError
 from millstream.execute.passes import renamed_source
 from millstream.plan.incremental import merged_name, stream_name
 from millstream.plan.standing import ENTER, LEAVE, N, Sampling, WindowKind
-from millstream.queries import here, instants, tasks
+from millstream.queries import dense, here, instants, tasks
 from millstream.queries.answering import Feed, apart
 from millstream.queries.panes import can_merge
 from millstream.queries.run import Run, Step
 from millstream.queries.running import MOST_INSTANTS, Stepper, keep, numbered
+from millstream.queries.spreading import likeness, passes
 from millstream.queries.tasks import Large, with_marks
 from millstream.queries.windows import HELD, Marking
 from millstream.rewrite.panes import E, U
@@ -45,11 +48,14 @@ if TYPE_CHECKING:
     from millstream.queries.arrivals import Arrived
     from millstream.queries.instants import Instant
     from millstream.queries.run import Look
+    from millstream.queries.spreading import Filters, Passes
+    from millstream.queries.tasks import Portion
     from millstream.storage.lake import Lake
 
     Numbers = NDArray[np.int64]
     Key = tuple[int | None, ...]
     Shape = tuple[Window, Sample]
+    Wanted = tuple[str, Shape]
 
 PANE, P = "__ms_p", "p"
 """The number of a fine pane: of a row, and as a key of partial results."""
@@ -61,6 +67,10 @@ MOST_TOGETHER = 4_096
 
 class AloneError(Exception):
     """Queries cannot be stepped together this time; each can be alone."""
+
+
+class UntouchedError(AloneError):
+    """Nor has anything been changed: some of them may still be stepped together."""
 
 
 def key_of(run: Run, most_here: int) -> Key | None:
@@ -168,6 +178,8 @@ class Chorus:
         self._answers = answers
         self._stepper = stepper
         self._spark = spark
+        self._filters: dict[int, Filters] = {}
+        """By stream: what predicates were in the last basket."""
 
     def step(self, runs: Sequence[Run], look: Look) -> list[int]:
         """One step of queries that agree in `key_of`; the number of deliveries of each."""
@@ -183,11 +195,11 @@ class Chorus:
         if len(found.ids):
             self._keep_panes(runs, steps, look, found)
         self._answer(runs, steps, due)
-        self._stepper.store.commit_all(list(zip(runs, steps, strict=True)), look)
+        self._stepper.store.commit_due(list(zip(runs, steps, strict=True)), look)
         return [len(s.deliveries) for s in steps]
 
     def takes(self, run: Run) -> bool:
-        """Whether the kernel knows all that a query asks of new rows; else it is stepped alone."""
+        """Whether the kernel knows all that a query asks of new rows; else Spark does."""
         if run.is_proven is None:
             table = self._lake.catalog.table(run.plan.streams[0])
             if table is None:
@@ -214,50 +226,63 @@ class Chorus:
     # Passes and panes
 
     def _keep_panes(self, runs: Sequence[Run], steps: Sequence[Step], look: Look, found: Arrived) -> None:
-        shapes = {(r.plan.windows[0], r.plan.sample): None for r in runs}
-        fine = cut(found, list(shapes))
-        bounds = {shape: fine.of(*shape) for shape in shapes}
-        parts: dict[str, tuple[Part, pa.Schema]] = {}
-        for run in runs:
-            for part, schema in zip(run.plan.parts, run.schemas, strict=True):
-                made = by_pane(part)
-                parts.setdefault(made.fragment, (made, _by_pane(schema)))
-        made_of = dict(zip(parts, self._passed(list(parts.values()), look, found, fine), strict=True))
-        wanted: dict[str, dict[Shape, tuple[Part, pa.Schema]]] = {}
-        for run in runs:
-            for part, schema in zip(run.plan.parts, run.schemas, strict=True):
-                wanted.setdefault(by_pane(part).fragment, {})[run.plan.windows[0], run.plan.sample] = part, schema
-        known: dict[tuple[str, Shape], pa.Table] = {}
-        for text, own in wanted.items():
-            panes = [_in_panes(made_of[text], s, fine.numbers, *bounds[shape]) for shape, (_, s) in own.items()]
-            part, schema = next(iter(own.values()))
-            merged = merged_each(part, part.keys, schema, [[rows] for rows in panes])
-            known |= {(text, shape): rows for shape, rows in zip(own, merged, strict=True)}
+        fine = cut(found, list({_shape(run): None for run in runs}))
+        alike = _alike(runs)
+        every = {text: own[text, shape] for own in alike.values() for text, shape in own}
+        parts = [(by_pane(part), _by_pane(schema)) for part, schema in every.values()]
+        is_proven = all(self.takes(run) for run in runs)
+        tables = self._passed(parts, look, found, fine, is_proven=is_proven)
+        known = _in_windows(alike, dict(zip(every, tables, strict=True)), fine)
         # Only now: up to here a query can still be stepped alone as if nothing had been.
         for run, step in zip(runs, steps, strict=True):
             for number, part in enumerate(run.plan.parts):
-                rows = known[by_pane(part).fragment, (run.plan.windows[0], run.plan.sample)]
+                rows = known[by_pane(part).fragment, _shape(run)]
                 if rows.num_rows:
                     keep(run, number, rows)
                     step.new.setdefault(number, []).append(rows)
 
     def _passed(
-        self, parts: Sequence[tuple[Part, pa.Schema]], look: Look, found: Arrived, fine: Fine
+        self, parts: Sequence[tuple[Part, pa.Schema]], look: Look, found: Arrived, fine: Fine, *, is_proven: bool
     ) -> list[pa.Table]:
         """What parts make of the new rows, for each fine pane: here if these are few, else in tasks of one job."""
-        own, schemas = [p for p, _ in parts], [s for _, s in parts]
-        table, feeder = look.tables[found.stream], self._stepper.feeder
-        if found.seen.position - found.before.position <= self._answers.most_here:
-            rows = feeder.rows(table, look, found)
-            assert table.time is not None
-            marks = fine.cuts.marks(found.ids, times_of(rows.column(table.time.column)))
-            made = here.partials(own, schemas, {stream_name(0): with_marks(rows, marks)})
+        is_small = found.seen.position - found.before.position <= self._answers.most_here
+        if not is_proven:
+            if not is_small:
+                raise AloneError
+            return self._passed_by_spark(parts, self._rows(look, found, fine))
+        table = look.tables[found.stream]
+        types = tuple((f.name.lower(), f.type) for f in table.schema.arrow)
+        made = passes([p for p, _ in parts], [s for _, s in parts], types, self._filters.get(found.stream))
+        if made.filters is not None:
+            self._filters[found.stream] = made.filters
+        done: Sequence[list[pa.Table] | None]
+        if is_small:
+            done = [made.over(self._rows(look, found, fine))]
         else:
-            large = Large(feeder.new(table, look, found), fine.cuts, found.seen.position)
-            made = tasks.partials(self._lake, self._spark.session, own, schemas, {0: large})
-        if made is None:
-            raise AloneError
-        return made
+            large = Large(self._stepper.feeder.new(table, look, found), fine.cuts, found.seen.position)
+            work = partial(_passed_in_task, made, large)
+            done = tasks.in_tasks(self._spark.session, work, tasks.portions(self._lake, large.scan))
+        if any(tables is None for tables in done):
+            raise UntouchedError
+        return [pa.concat_tables(own) for own in zip(*(t for t in done if t is not None), strict=True)]
+
+    def _rows(self, look: Look, found: Arrived, fine: Fine) -> pa.Table:
+        """The new rows with their fine panes."""
+        table = look.tables[found.stream]
+        rows = self._stepper.feeder.rows(table, look, found)
+        assert table.time is not None
+        return with_marks(rows, fine.cuts.marks(found.ids, times_of(rows.column(table.time.column))))
+
+    def _passed_by_spark(self, parts: Sequence[tuple[Part, pa.Schema]], rows: pa.Table) -> list[pa.Table]:
+        """The same for parts that the kernel does not know, in one job."""
+        feed = Feed()
+        feed.put(stream_name(0), rows)
+        try:
+            return self._answers.partials([p for p, _ in parts], [s for _, s in parts], feed, rows.num_rows)
+        except (StatementError, DataError) as error:
+            if error.condition is Condition.CANCELLED:
+                raise
+            raise UntouchedError from error
 
     # Answers
 
@@ -306,6 +331,38 @@ class Chorus:
         return merged_together(part, keys, own_schema, found) if keys else numbered(merge(found), part)
 
 
+def _shape(run: Run) -> Shape:
+    return run.plan.windows[0], run.plan.sample
+
+
+def _alike(runs: Sequence[Run]) -> dict[Part, dict[Wanted, tuple[Part, pa.Schema]]]:
+    """What queries ask of new rows: the parts that are one pass, each by its text and its window."""
+    found: dict[Part, dict[Wanted, tuple[Part, pa.Schema]]] = {}
+    for run in runs:
+        for part, schema in zip(run.plan.parts, run.schemas, strict=True):
+            made = by_pane(part)
+            found.setdefault(likeness(made), {})[made.fragment, _shape(run)] = part, schema
+    return found
+
+
+def _in_windows(
+    alike: Mapping[Part, Mapping[Wanted, tuple[Part, pa.Schema]]], made: Mapping[str, pa.Table], fine: Fine
+) -> dict[Wanted, pa.Table]:
+    """Partial results of fine panes, as those of the panes of each window."""
+    shapes = {shape for own in alike.values() for _, shape in own}
+    bounds = {shape: Bounds.between(*fine.of(*shape)) for shape in shapes}
+    known: dict[Wanted, pa.Table] = {}
+    for own in alike.values():
+        part, schema = next(iter(own.values()))
+        asked = [(made[text], bounds[shape]) for text, shape in own]
+        known |= zip(own, in_panes(part, schema, fine.numbers, asked), strict=True)
+    return known
+
+
+def _passed_in_task(made: Passes, large: Large, portion: Portion) -> list[pa.Table] | None:
+    return made.over(large.rows(portion))
+
+
 @lru_cache(maxsize=4_096)
 def by_pane(part: Part) -> Part:
     """A part that groups by fine panes instead of by when rows enter and leave."""
@@ -322,22 +379,56 @@ def _by_pane(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(P, pa.int64()), *(f for f in schema if f.name not in (E, U))])
 
 
-def _in_panes(rows: pa.Table, schema: pa.Schema, numbers: Numbers, enter: Numbers, leave: Numbers) -> pa.Table:
-    """Partial results of fine panes as those of a window's panes; some of these are still apart."""
-    at = np.searchsorted(numbers, rows.column(P).to_numpy())
-    columns = {E: pa.array(enter[at]), U: pa.array(leave[at])}
-    made = pa.table(
-        [columns.get(f.name) if f.name in columns else rows.column(f.name) for f in schema], schema=schema
-    )
-    return made.filter(pc.greater_equal(made.column(U), made.column(E)))
+@dataclass(frozen=True)
+class Bounds:
+    """The panes of a window, in order, and which of them each fine pane is in; -1 for none."""
+
+    enter: Numbers
+    leave: Numbers
+    of: Numbers
+
+    @staticmethod
+    def between(enter: Numbers, leave: Numbers) -> Bounds:
+        is_open = leave >= enter
+        panes, of = np.unique(np.stack([enter[is_open], leave[is_open]]), axis=1, return_inverse=True)
+        made = np.full(len(enter), -1, np.int64)
+        made[is_open] = of.reshape(-1)
+        return Bounds(panes[0], panes[1], made)
+
+
+def in_panes(
+    part: Part, schema: pa.Schema, numbers: Numbers, wanted: Sequence[tuple[pa.Table, Bounds]]
+) -> list[pa.Table]:
+    """Partial results of fine panes, each as those of a window's panes, in one go."""
+    own = [f.name for f in schema if f.name not in (E, U)]
+    firsts = np.cumsum([0, *(len(b.enter) for _, b in wanted)])
+    fine = {id(rows): np.searchsorted(numbers, rows.column(P).to_numpy()) for rows, _ in wanted}
+    panes = [b.of[fine[id(rows)]] for rows, b in wanted]
+    of = np.concatenate([np.where(p < 0, p, p + first) for p, first in zip(panes, firsts, strict=False)])
+    rows = pa.concat_tables([rows.select(own) for rows, _ in wanted])
+    if (of < 0).any():
+        rows, of = rows.filter(pa.array(of >= 0)), of[of >= 0]
+    keys = [k for k in part.keys if k not in (E, U)]
+    found = _by_list(part, keys, rows, of, int(firsts[-1]))
+    pane = found.column(N).to_numpy()
+    bounds = {
+        E: np.concatenate([b.enter for _, b in wanted])[pane],
+        U: np.concatenate([b.leave for _, b in wanted])[pane],
+    }
+    columns = [pa.array(bounds[f.name]) if f.name in bounds else found.column(f.name) for f in schema]
+    lists = pa.array(np.searchsorted(firsts, pane, "right") - 1)
+    return _copied(apart(pa.table([lists, *columns], names=[N, *schema.names]), len(wanted)))
 
 
 def merged_each(
     part: Part, keys: Sequence[str], schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]
 ) -> list[pa.Table]:
     """Partial results merged by some keys, each of some lists of pieces to one row a group, in one go."""
-    found = apart(merged_together(part, keys, schema, wanted), len(wanted))
-    # Each by itself, not as a slice: what one query keeps must not hold what all others had.
+    return _copied(apart(merged_together(part, keys, schema, wanted), len(wanted)))
+
+
+def _copied(found: Sequence[pa.Table]) -> list[pa.Table]:
+    """Each by itself, not as a slice: what one query keeps must not hold what all others had."""
     return [rows.take(pa.array(np.arange(rows.num_rows))) for rows in found]
 
 
@@ -347,8 +438,15 @@ def merged_together(
     """The same as one table, with the number of its list before each group."""
     counts = [sum(p.num_rows for p in pieces) for pieces in wanted]
     rows = pa.concat_tables([schema.empty_table(), *(p for pieces in wanted for p in pieces)])
-    of = pa.array(np.repeat(np.arange(len(wanted)), counts), pa.int64())
-    found = merging.merged(replace(part, keys=(N, *keys)), [rows.add_column(0, N, of)])
+    return _by_list(part, keys, rows, np.repeat(np.arange(len(wanted)), counts), len(wanted))
+
+
+def _by_list(part: Part, keys: Sequence[str], rows: pa.Table, of: Numbers, lists: int) -> pa.Table:
+    """One row for each group of each list, with the list's number before it; `of` is the list of each row."""
+    found = dense.merged(part, keys, rows, of, lists)
+    if found is None:
+        numbered_rows = rows.add_column(0, N, pa.array(of, pa.int64()))
+        found = merging.merged(replace(part, keys=(N, *keys)), [numbered_rows])
     if found is None:
         raise AloneError
     return found

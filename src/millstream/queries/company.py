@@ -14,6 +14,7 @@ from millstream.deliver.render import counted
 from millstream.queries import chorus, joining
 from millstream.queries.known import may_share, shown_name
 from millstream.queries.scheduled import size_of
+from millstream.queries.spreading import likeness
 from millstream.schedule.eddy import Tickets
 from millstream.schema import Duration
 
@@ -149,12 +150,19 @@ class Company:
             )
             return
         stream = self._name(plan.streams[0])
-        texts = Counter(chorus.by_pane(part).fragment for run in choir for part in run.plan.parts)
+        every = [chorus.by_pane(part) for run in choir for part in run.plan.parts]
+        texts, wheres = Counter(likeness(p) for p in every), Counter((likeness(p), p.where) for p in every)
         shapes = len({(run.plan.windows[0], run.plan.sample) for run in choir})
         yield f"Panes on {stream}, cut for {counted(shapes, 'kind')} of window"
-        yield f"Shared {_others(len(choir))}: one commit for each basket, {_passes(len(texts))} over its rows"
-        for part in plan.parts:
-            yield f"  {_others(texts[chorus.by_pane(part).fragment])}: {chorus.by_pane(part).fragment}"
+        by = "" if choir[0].is_proven is not False else " in one Spark job"
+        yield f"Shared {_others(len(choir))}: one commit for each basket, {_passes(len(texts))} over its rows{by}"
+        for part in map(chorus.by_pane, plan.parts):
+            alike = likeness(part)
+            yield f"  {_others(texts[alike])}: {alike.fragment}"
+            predicates = len({where for other, where in wheres if other == alike})
+            if predicates > 1:
+                own = f"rows with {part.where}" if part.where else "every row"
+                yield f"    of {own}, {_others(wheres[alike, part.where])}; {predicates:,} predicates in all"
 
     def _asked(self, plan: QueryPlan, shared: Shared) -> Iterator[str]:
         names = self._leaves([plan.windows[leaf.window].stream for leaf in shared.leaves])
@@ -226,7 +234,8 @@ class Company:
         run = self.runs.get(query.id)
         if run is None or not self._sings(run):
             return []
-        return [r for r in self.runs.values() if r.plan.streams == run.plan.streams and self._sings(r)]
+        alike = (r for r in self.runs.values() if r.plan.streams == run.plan.streams)
+        return [r for r in alike if r.is_proven == run.is_proven and self._sings(r)]
 
     def _sings(self, run: Run) -> bool:
         return chorus.key_of(run, self.answers.most_here) is not None

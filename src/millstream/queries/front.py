@@ -67,6 +67,10 @@ class ContinuousQueries:
         self._runs: dict[int, Run] = {}
         self._in_joins: set[int] = set()
         """The queries whose joins are scheduled."""
+        self._room: dict[int, tuple[int, int]] = {}
+        """By stream: up to which row nobody can be far behind, as long as nobody else begins to read it."""
+        self._resumed = 0
+        """How many queries have begun to run again."""
         self._settled: set[int] = set()
         """Those who have been stepped together, or had nothing to do, the last time."""
         self._lock = threading.RLock()
@@ -364,8 +368,10 @@ class ContinuousQueries:
                 alike: dict[object, list[Run]] = {}
                 for run in runs:
                     key = None if run.query.id in self._in_joins else key_of(run, self.answers.most_here)
-                    if key is not None and self._can_be_in(choir, run):
-                        alike.setdefault(key, []).append(run)
+                    if key is not None and (choir is self.joining or not self._stepper.wants_other_plan(run)):
+                        # Those that need Spark have a job of their own: the others do without.
+                        needs = choir is self.chorus and not self.chorus.takes(run)
+                        alike.setdefault((key, needs), []).append(run)
                 together = [own for own in alike.values() if len(own) > 1]
                 if choir is self.joining:
                     self.joining.keep_only({run.query.id for own in together for run in own})
@@ -401,9 +407,6 @@ class ContinuousQueries:
         found = [made, *(self.step(run.query) for run in alone)]
         return None if all(m is None for m in found) else sum(m or 0 for m in found)
 
-    def _can_be_in(self, choir: chorus.Chorus | joining.Joining, run: Run) -> bool:
-        return choir is self.joining or (self.chorus.takes(run) and not self._stepper.wants_other_plan(run))
-
     def _step_choir(self, choir: chorus.Chorus | joining.Joining, runs: list[Run]) -> int | None:
         look = self._stepper.look(runs[0].place)
         if look is None:
@@ -418,6 +421,8 @@ class ContinuousQueries:
             self._settled |= {r.query.id for r in runs if dict(look.upto) == _upto(r)}
             # Where nothing has moved there is no use in trying again.
             return None if not made and positions(runs[0]) == before else made
+        except chorus.UntouchedError:
+            return self._step_halves(choir, runs)
         except BaseException as error:
             # What is stored counts.
             for run in runs:
@@ -425,6 +430,12 @@ class ContinuousQueries:
             if isinstance(error, chorus.AloneError | StatementError | DataError) and not _is_cancelled(error):
                 return None
             raise
+
+    def _step_halves(self, choir: chorus.Chorus | joining.Joining, runs: list[Run]) -> int | None:
+        """Let as many as can be go on together; who is left by itself is stepped alone, where it may fail."""
+        half = len(runs) // 2
+        made = [self._step_choir(choir, own) for own in (runs[:half], runs[half:]) if len(own) > 1]
+        return None if all(m is None for m in made) else sum(m or 0 for m in made)
 
     def _step_group(self, stream_id: int) -> int | None:
         with self._lock:
@@ -458,21 +469,25 @@ class ContinuousQueries:
     def _is_someone_far_behind(self, stream: TableInfo) -> bool:
         if not self.known.is_read(stream.id):
             return False
+        end, begun = self._lake.catalog.table_stats(stream).next_row_id, self.known.version + self._resumed
+        known = self._room.get(stream.id)
+        if known is not None and known[0] == begun and end <= known[1]:
+            return False
         with self._lock:
             group = self.together.group(stream.id)
-            if group is not None and self.listing.lag(stream, group.place) > MOST_BEHIND:
-                return True
-            alone = self._alone(stream.id)
-        return any(self._is_far_behind(q, stream) for q in alone)
+            places = [] if group is None else [group.place]
+            places += self._running_places(self._alone(stream.id))
+        room = min((p.streams[stream.id].position for p in places), default=end) + MOST_BEHIND
+        self._room[stream.id] = begun, room
+        return end > room
 
-    def _is_far_behind(self, query: TableInfo, stream: TableInfo) -> bool:
-        run = self._runs.get(query.id)
+    def _running_places(self, asked: Sequence[TableInfo]) -> list[Place]:
+        """Where those of some queries are that run."""
         with self._lake.catalog.read() as connection:
-            stored = queries.standing(connection, query.id)
-        if stored is None or stored.status != queries.RUNNING:
-            return False
-        place = Place.from_json(stored.place) if run is None else run.place
-        return self.listing.lag(stream, place) > MOST_BEHIND
+            stored = queries.every_standing(connection) if asked else {}
+        running = [q.id for q in asked if q.id in stored and stored[q.id].status == queries.RUNNING]
+        runs = {query_id: self._runs.get(query_id) for query_id in running}
+        return [Place.from_json(stored[i].place) if run is None else run.place for i, run in runs.items()]
 
     def _run(self, query: TableInfo) -> Run:
         known = self._runs.get(query.id)
@@ -505,6 +520,7 @@ class ContinuousQueries:
     def resume(self, query: TableInfo) -> None:
         """Go on where the query was, paused or failed."""
         self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.RUNNING))
+        self._resumed += 1
         self.advance_all()
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ class Joining:
                 self._derive(family, own, before)
         for step, own_due in zip(steps, due, strict=True):
             answered(step, own_due)
-        self._stepper.store.commit_all(list(zip(runs, steps, strict=True)), look)
+        self._stepper.store.commit_due(list(zip(runs, steps, strict=True)), look)
         self._forget_others(streams, families)
         for family in families:
             mark = instants.mark_of(runs[0].place)

@@ -36,6 +36,7 @@ class Known:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._seen: tuple[object, object] = (None, None)
+        self._version = 0
         self._by_id: dict[int, TableInfo] = {}
         self._by_name: dict[str, TableInfo] = {}
         self._by_stream: dict[int, dict[int, TableInfo]] = {}
@@ -59,6 +60,7 @@ class Known:
         for query_id in sorted(found.keys() - self._by_id.keys()):
             self._learn(found[query_id])
         self._seen = (tables, hidden)
+        self._version += 1
 
     def _learn(self, query: TableInfo) -> None:
         assert query.standing is not None
@@ -89,6 +91,12 @@ class Known:
     def __len__(self) -> int:
         self._refresh()
         return len(self._by_id)
+
+    @property
+    def version(self) -> int:
+        """Another number whenever queries may have come or gone."""
+        self._refresh()
+        return self._version
 
     def every(self) -> list[TableInfo]:
         """All queries, in the order of their making."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millstream.execute.shared.selections import Matches, Passed
 from millstream.plan.standing import ROW_NUMBER
-from millstream.queries.tasks import Portion, in_tasks, marked, portions
+from millstream.queries.tasks import Portion, in_tasks, portions
 from millstream.schedule.eddy import drawn
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ def lowered(rows: pa.Table) -> pa.Table:
 
 
 def _task(matcher: Matcher, large: Large, order: tuple[str, ...], portion: Portion) -> Matched:
-    rows, ids = portion.read()
-    within = (ids >= (large.scan.since or 0)) & (ids < large.below)
-    if not within.all():
-        rows, ids = rows.filter(pa.array(within)), ids[within]
-    rows = lowered(marked(rows, large.marking, ids, portion.table))
+    rows = lowered(large.rows(portion))
     return _used(rows, matcher.match(rows, order))
 
 

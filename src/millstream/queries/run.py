@@ -52,12 +52,21 @@ class Run:
     """How many came before it, since the one before."""
     is_proven: bool | None = None
     """Whether the kernel knows all that it asks of new rows; None if nobody has looked yet."""
+    unsaved: dict[int, list[pa.Table]] = field(default_factory=dict)
+    """By part: what steps have made since the last commit, in which nothing was due."""
+    saved: dict[int, int] = field(default_factory=dict)
+    """By stream: the position that is stored."""
     stale: set[int] = field(default_factory=set)
     """Streaming tables that rows were taken from, so that states made of them are to be made anew."""
 
     @property
     def is_split(self) -> bool:
         return self.place.is_split and self.plan.split is not None
+
+    def note_saved(self) -> None:
+        """All that it has is stored."""
+        self.unsaved.clear()
+        self.saved = {stream: seen.position for stream, seen in self.place.streams.items()}
 
     @property
     def has_choice(self) -> bool:

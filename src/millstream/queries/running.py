@@ -87,6 +87,7 @@ class Stepper:
             assert stored is not None
             run = Run(query, plan, Place.from_json(stored.place))
             kept = {w.stream for w in plan.windows if w.is_kept}
+            run.note_saved()
             run.stale = snapshots.removed_from(connection, kept, run.place.snapshot)
         run.answer = None if stored.answer is None else unpacked(stored.answer)
         parts: dict[int, list[pa.Table]] = {}
@@ -416,8 +417,10 @@ class Stepper:
     def shaped(run: Run, rows: pa.Table) -> pa.Table:
         """The query's own columns under their own names."""
         schema = run.query.schema.arrow
-        own = rows.select(list(range(len(schema))))
-        return own.rename_columns(schema.names).cast(schema)
+        own = rows.columns[: len(schema)]
+        if [c.type for c in own] == schema.types:
+            return pa.Table.from_arrays(own, schema=schema)
+        return pa.Table.from_arrays(own, names=schema.names).cast(schema)
 
     def _on_commit(self, run: Run, step: Step, look: Look, came: Sequence[Arrived]) -> None:
         """Deliver what a selection makes of new rows: a delivery for each run of rows with one time."""

@@ -1,7 +1,8 @@
 """What a step leaves behind: place, state, deliveries and rows of streaming views, in one commit.
 
 Also what is given up: rows that no instant to come can need, in memory and in streams; and state that has come to
-too many pieces is made one.
+too many pieces is made one. Steps that deliver nothing wait to be stored with a later one, where queries are
+stepped together.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ MOST_PIECES = 32
 """More pieces than this of a tier are stored as one."""
 MOST_ROWS_KEPT = 131_072
 """Up to here the rows of windows stay beside states made of them, so that either plan can answer."""
+MOST_UNSAVED, MOST_UNSAVED_ROWS = 64, 65_536
+"""So many steps in which nothing was due, and so many rows, are done again after a crash."""
 MOST_TIMES = 4
 """A state up to so many times as large as the pieces that are to become one is stored anew itself."""
 
@@ -70,6 +73,7 @@ class Store:
             transaction.also(work)
             transaction.commit()
         self._follow(run, step)
+        run.note_saved()
 
     def commit_all(self, made: Sequence[tuple[Run, Step]], look: Look) -> None:
         """Store the steps of queries that feed nothing, in one commit."""
@@ -82,20 +86,46 @@ class Store:
         self._lake.catalog.commit(work)
         for run, step in made:
             self._follow(run, step)
+            run.note_saved()
         if any(step.deliveries for _, step in made):
             self._lake.committed([])
+
+    def commit_due(self, made: Sequence[tuple[Run, Step]], look: Look) -> None:
+        """Store the steps that have delivered something, in one commit, and let the others wait for a later one.
+
+        What is stored of those who wait is an earlier place with the state of that place, and the stream keeps the
+        rows behind it; so it is as if the steps since then had not been, should they be lost.
+        """
+        parted: dict[bool, list[tuple[Run, Step]]] = {False: [], True: []}
+        for one in made:
+            parted[_can_wait(*one)].append(one)
+        if parted[False]:
+            self.commit_all(parted[False], look)
+        for run, step in parted[True]:
+            self._tidy_up(run, step, look)
+            for number, parts in step.new.items():
+                run.unsaved.setdefault(number, []).extend(parts)
+            self._follow(run, step)
+
+    def _tidy_up(self, run: Run, step: Step, look: Look) -> None:
+        """Give up what is no longer needed where a step leads."""
+        self._note_rows(run, step)
+        self._trim(run, step.place)
+        self._low(run, step, look)
 
     def _prepared(self, run: Run, step: Step, look: Look, *, is_anew: bool = False) -> Callable[[Commit], bool]:
         """What a step leaves in the catalogue, but for the rows of a table."""
         place = step.place
         if not is_anew:
-            self._note_rows(run, step)
-            self._trim(run, place)
-            self._low(run, step, look)
+            self._tidy_up(run, step, look)
+        step.new |= {n: [*parts, *step.new.get(n, [])] for n, parts in run.unsaved.items()}
         place.snapshot = look.snapshot.id
         made = self._delivered(step, look)
         place.sequence += len(step.deliveries)
-        answer = None if step.answer is None else packed(step.answer)
+        answer = None
+        if step.answer is not None:
+            is_delivered = bool(made) and step.deliveries[-1][1] is step.answer
+            answer = made[-1].data if is_delivered else packed(step.answer)
         target = self._target(run)
 
         def work(commit: Commit) -> bool:
@@ -150,10 +180,10 @@ class Store:
         for number, parts in step.new.items():
             if number in step.rewritten:
                 continue
-            made = [Piece(number, 0, _leave(p), packed(p)) for p in parts]
-            queries.add_pieces(commit, run.query.id, made)
+            rows = pa.concat_tables(parts)
+            queries.add_pieces(commit, run.query.id, [Piece(number, 0, _leave(rows), packed(rows))])
             tiers = run.pieces.setdefault(number, Counter())
-            tiers[0] += len(made)
+            tiers[0] += 1
             if tiers[0] > MOST_PIECES:
                 self._tidy(commit, run, number, passed)
 
@@ -256,6 +286,15 @@ class Store:
             # Where so many rows are in the windows, states are the cheaper way for sure.
             place.is_rowless = run.place.is_rowless = True
             place.ledger.clear()
+
+
+def _can_wait(run: Run, step: Step) -> bool:
+    """Whether a step need not be stored yet: nobody has heard of it, and little would have to be done again."""
+    if step.deliveries or step.rewritten or any(w.is_kept for w in run.plan.windows):
+        return False
+    pieces = max((len(p) for p in run.unsaved.values()), default=0)
+    rows = sum(seen.position - run.saved[s] for s, seen in step.place.streams.items())
+    return pieces < MOST_UNSAVED and rows <= MOST_UNSAVED_ROWS
 
 
 def _is_arrival(look: Look, stream_id: int) -> bool:

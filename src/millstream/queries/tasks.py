@@ -54,6 +54,14 @@ class Large:
     marking: Marks
     below: int
 
+    def rows(self, portion: Portion) -> pa.Table:
+        """Those of them that are in a portion, with their marks."""
+        rows, ids = portion.read()
+        within = (ids >= (self.scan.since or 0)) & (ids < self.below)
+        if not within.all():
+            rows, ids = rows.filter(pa.array(within)), ids[within]
+        return marked(rows, self.marking, ids, portion.table)
+
 
 @dataclass(frozen=True)
 class Portion:
