@@ -67,7 +67,8 @@ def by_slices(left: Rows, right: Rows, sizes: list[int], rulers: list[Ruler], pa
             spans = unit.ruler.numbers(unit)
             asked = [any(a <= i <= b for a, b in spans) for i in other.ids]
             pairs = matched(small, other.rows.filter(pa.array(asked)), other.ids[np.array(asked)], by_kernel)
-            for mine, theirs, away in zip(pairs.mine, pairs.theirs, pairs.away, strict=True):
+            aways = unit.ruler.away(active, pairs.rows, pairs.mine, pairs.theirs)
+            for mine, theirs, away in zip(pairs.mine, pairs.theirs, aways, strict=True):
                 pair = (int(active.ids[mine]), int(pairs.rows.ids[theirs]))
                 for size in sizes:
                     if away <= size and size >= high:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from millstream.queries.lines import Line
-    from millstream.queries.slices import Rows, Unit
+    from millstream.queries.slices import Places, Rows, Unit
 
     Numbers = NDArray[np.int64]
     Spans = tuple[tuple[int, int], ...]
@@ -47,7 +47,7 @@ class Ruler(Protocol):
 
     def may_be_in(self, unit: Unit, others: Rows) -> NDArray[np.bool_]: ...
 
-    def away(self, unit: Unit, others: Rows, mine: Numbers, theirs: Numbers) -> Numbers:
+    def away(self, batch: Rows, others: Rows, mine: Places, theirs: Places) -> Numbers:
         """How far pairs are, as places in the batch and among the others."""
         ...
 
@@ -75,8 +75,7 @@ class ByTime:
     def may_be_in(self, unit: Unit, others: Rows) -> NDArray[np.bool_]:
         return within(others.times, self.times(unit))
 
-    def away(self, unit: Unit, others: Rows, mine: Numbers, theirs: Numbers) -> Numbers:
-        batch = unit.batch
+    def away(self, batch: Rows, others: Rows, mine: Places, theirs: Places) -> Numbers:
         entered = np.maximum(batch.enter[mine], others.enter[theirs])
         return np.asarray(entered - np.minimum(batch.times[mine], others.times[theirs]), np.int64)
 
@@ -117,9 +116,9 @@ class ByRows:
         newer = (self.other.end - len(self.other.times), self.other.end) if is_far else (0, 0)
         return (first, self.other.end - unit.low), newer
 
-    def away(self, unit: Unit, others: Rows, mine: Numbers, theirs: Numbers) -> Numbers:
-        at = np.maximum(unit.batch.times[mine], others.times[theirs])
-        own = self.own.upto(at) - self.own.places(unit.batch.ids)[mine]
+    def away(self, batch: Rows, others: Rows, mine: Places, theirs: Places) -> Numbers:
+        at = np.maximum(batch.times[mine], others.times[theirs])
+        own = self.own.upto(at) - self.own.places(batch.ids)[mine]
         their = self.other.upto(at) - self.other.places(others.ids)[theirs]
         return np.asarray(np.maximum(own, their), np.int64)
 

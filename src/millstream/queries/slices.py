@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from millstream.queries.rulers import Ruler
 
     Numbers = NDArray[np.int64]
+    Places = NDArray[np.integer[Any]]
     Spans = tuple[tuple[int, int], ...]
     Passes = Callable[["Unit", "Pairs"], NDArray[np.bool_]]
 
@@ -64,20 +65,24 @@ class Rows:
 
     def only(self, kept: NDArray[np.bool_] | Numbers) -> Rows:
         places = np.flatnonzero(kept) if kept.dtype == bool else kept
-        rows = self.rows.take(pa.array(places))
-        return Rows(rows, self.ids[places], self.times[places], self.enter[places])
+        times = self.times[places]
+        enter = times if self.enter is self.times else self.enter[places]
+        return Rows(self.rows.take(pa.array(places)), self.ids[places], times, enter)
 
     @property
     def bytes(self) -> int:
-        return int(self.rows.nbytes + self.ids.nbytes + self.times.nbytes + self.enter.nbytes)
+        enter = 0 if self.enter is self.times else self.enter.nbytes
+        return int(self.rows.nbytes + self.ids.nbytes + self.times.nbytes + enter)
 
     @staticmethod
     def together(parts: Sequence[Rows]) -> Rows:
+        times = np.concatenate([p.times for p in parts])
+        is_plain = all(p.enter is p.times for p in parts)
         return Rows(
             pa.concat_tables([p.rows for p in parts]),
             np.concatenate([p.ids for p in parts]),
-            np.concatenate([p.times for p in parts]),
-            np.concatenate([p.enter for p in parts]),
+            times,
+            times if is_plain else np.concatenate([p.enter for p in parts]),
         )
 
 
@@ -101,6 +106,8 @@ class Reach:
 
     def enter(self, ids: Numbers, times: Numbers) -> Numbers:
         """From when on rows are in windows."""
+        if not self.late:
+            return times
         made = times.copy()
         for place in np.flatnonzero(self.is_late(ids)).tolist():
             made[place] = max(int(made[place]), self.late[int(ids[place])])
@@ -210,11 +217,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Places in a unit's batch, those of their partners among `rows`, and how far they are away."""
+    """Places in a unit's batch, and those of their partners among `rows`."""
 
-    mine: Numbers
-    theirs: Numbers
-    away: Numbers
+    mine: Places
+    theirs: Places
     rows: Rows
 
     def __len__(self) -> int:
@@ -222,20 +228,19 @@ class Pairs:
 
     @property
     def bytes(self) -> int:
-        return int(self.mine.nbytes + self.theirs.nbytes + self.away.nbytes + self.rows.bytes)
+        return int(self.mine.nbytes + self.theirs.nbytes + self.rows.bytes)
 
     def only(self, kept: NDArray[np.bool_]) -> Pairs:
         """Some of the pairs, and the rows that they need."""
         used, places = np.unique(self.theirs[kept], return_inverse=True)
-        return Pairs(self.mine[kept], places, self.away[kept], self.rows.only(used))
+        return Pairs(self.mine[kept], places.astype(np.int32), self.rows.only(used.astype(np.int64)))
 
     @staticmethod
     def together(parts: Sequence[Pairs]) -> Pairs:
         offsets = np.cumsum([0, *(len(p.rows) for p in parts[:-1])])
         return Pairs(
             np.concatenate([p.mine for p in parts]),
-            np.concatenate([p.theirs + o for p, o in zip(parts, offsets, strict=True)]),
-            np.concatenate([p.away for p in parts]),
+            np.concatenate([p.theirs + np.int32(o) for p, o in zip(parts, offsets, strict=True)]),
             Rows.together([p.rows for p in parts]),
         )
 
@@ -256,9 +261,9 @@ def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs:
 
 def _in_slice(unit: Unit, others: Rows, mine: Numbers, theirs: Numbers, passes: Passes) -> Pairs:
     """Those of some pairs that are as far away as the slice, and wanted."""
-    away = unit.ruler.away(unit, others, mine, theirs)
+    away = unit.ruler.away(unit.batch, others, mine, theirs)
     kept = (away <= unit.high) & ((away > unit.low) | (unit.low == 0))
-    found = Pairs(mine[kept], theirs[kept], away[kept], others)
+    found = Pairs(mine[kept].astype(np.int32), theirs[kept], others)
     if unit.tests and len(found):
         return found.only(passes(unit, found))
     return found.only(np.ones(len(found), bool))
@@ -267,7 +272,7 @@ def _in_slice(unit: Unit, others: Rows, mine: Numbers, theirs: Numbers, passes: 
 def sides(unit: Unit, found: Pairs) -> tuple[dict[int, Rows], dict[int, Numbers]]:
     """Pairs as combinations of a row of each leaf."""
     rows = {unit.leaf: unit.batch, 1 - unit.leaf: found.rows}
-    places = {unit.leaf: found.mine, 1 - unit.leaf: found.theirs}
+    places = {unit.leaf: found.mine.astype(np.int64), 1 - unit.leaf: found.theirs.astype(np.int64)}
     return dict(sorted(rows.items())), places
 
 
@@ -285,8 +290,8 @@ def by_kernel(unit: Unit, found: Pairs) -> NDArray[np.bool_]:
 
 
 def no_pairs(unit: Unit) -> Pairs:
-    none = np.empty(0, np.int64)
-    return Pairs(none, none, none, no_rows(unit.table, unit.columns))
+    none = np.empty(0, np.int32)
+    return Pairs(none, none, no_rows(unit.table, unit.columns))
 
 
 def no_rows(table: TableInfo, columns: Sequence[str]) -> Rows:

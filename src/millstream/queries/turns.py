@@ -261,7 +261,7 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Combinations:
-    """Pairs as places in rows of each leaf, who may want them, and how far they are away."""
+    """Pairs as places in rows of each leaf, who may want them, and, counted in rows, how far they are away."""
 
     sides: dict[int, Rows]
     places: dict[int, Numbers]
@@ -325,13 +325,23 @@ class Turn:
                 own[result.batch] = sizes[leaf]
                 rows[leaf].append(result.batch.rows)
                 sizes[leaf] += len(result.batch.rows)
-            places[leaf].append(result.pairs.mine + own[result.batch])
-            places[other].append(result.pairs.theirs + sizes[other])
+            places[leaf].append(result.pairs.mine + np.int64(own[result.batch]))
+            places[other].append(result.pairs.theirs + np.int64(sizes[other]))
             rows[other].append(result.pairs.rows)
             sizes[other] += len(result.pairs.rows)
         return Combinations(
             {leaf: Rows.together(parts) for leaf, parts in rows.items()},
             {leaf: np.concatenate(parts) for leaf, parts in places.items()},
             np.concatenate([r.alive for r in self.results]),
-            np.concatenate([r.pairs.away for r in self.results]),
+            self._away(),
         )
+
+    def _away(self) -> Numbers:
+        """How far the pairs are away, where windows are counted in rows."""
+        found = [np.empty(0, np.int64)]
+        for result in self.results:
+            leaf, pairs = result.batch.leaf, result.pairs
+            ruler = self.ruler(self.cast.streams[leaf], self.cast.streams[1 - leaf])
+            if isinstance(ruler, ByRows):
+                found.append(ruler.away(result.batch.rows, pairs.rows, pairs.mine, pairs.theirs))
+        return np.concatenate(found)
