@@ -15,9 +15,7 @@ from tests.law.grammar import a_feed
 from tests.law.variants import VARIANTS, as_they_come
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable
 
     from millstream.database import Database
     from tests.law.coverage import Coverage
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     Open = Callable[[], Database]
 
 METAMORPHIC_SEED, METAMORPHIC_QUERIES = 1_000_003, 5
-PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def check(feed: Feed, open_database: Open, coverage: Coverage) -> None:
@@ -49,14 +46,11 @@ def test_how_rows_are_brought_changes_no_view(variant: str, open_database: Open,
     check(VARIANTS[variant](feed, Random(variant)), open_database, coverage)
 
 
-@pytest.fixture(params=["7"])
-def partitions(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
-    before = spark.conf.get(PARTITIONS)
-    spark.conf.set(PARTITIONS, request.param)
-    yield request.param
-    spark.conf.set(PARTITIONS, before or "1")
-
-
-@pytest.mark.usefixtures("partitions")
 def test_the_number_of_partitions_changes_no_view(open_database: Open, coverage: Coverage) -> None:
-    check(as_they_come(a_feed(METAMORPHIC_SEED, METAMORPHIC_QUERIES)), open_database, coverage)
+    def opened() -> Database:
+        """A database has a session of its own, which takes over no settings of the one that it was given."""
+        db = open_database()
+        db._engine.spark.session().conf.set("spark.sql.shuffle.partitions", "7")
+        return db
+
+    check(as_they_come(a_feed(METAMORPHIC_SEED, METAMORPHIC_QUERIES)), opened, coverage)
