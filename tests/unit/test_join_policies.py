@@ -428,19 +428,23 @@ def test_a_policy_can_be_changed_between_units() -> None:
 # Costs
 
 
-def test_greedy_follows_measured_costs() -> None:
+def test_what_was_measured_decides_which_units_share_a_job() -> None:
     cost = Measured()
     schedule = JoinSchedule(POLICIES[GREEDY], cost)
     schedule.add("q1", 10)
     schedule.add("q2", 15)
-    schedule.arrive(Arrival("A"))
-    (work,) = schedule.take()
-    schedule.finish(work)
-    schedule.arrive(Arrival("A"))
-    assert [part for part, _ in schedule.queues] == [Slice(10, 15), Slice(0, 10)]
-    cost.observe([(Slice(0, 10), 4)], spent=8.0)
-    cost.observe([(Slice(10, 15), 4)], spent=80.0)
-    assert [part for part, _ in schedule.queues] == [Slice(0, 10), Slice(10, 15)]
+    cost.observe([(Slice(0, 10), 1)], spent=1.0)
+    cost.observe([(Slice(10, 15), 1)], spent=8.0)
+    schedule.arrive(Arrival("A", 7), Arrival("B", 5))
+    assert [(w.batch.stream, w.part) for w in schedule.take(2.0, alike=True)] == [
+        ("A", Slice(0, 10)),
+        ("B", Slice(0, 10)),
+    ]
+    assert [(w.batch.stream, w.part) for w in schedule.take(2.0, alike=True)] == [
+        ("A", Slice(10, 15)),
+        ("B", Slice(10, 15)),
+    ]
+    assert schedule.take(2.0, alike=True) == ()
 
 
 def test_what_a_job_cost_is_charged_to_its_slices_for_each_row() -> None:

@@ -393,14 +393,8 @@ class Scheduled:
 
     @staticmethod
     def _take(join: Join) -> tuple[Work, ...]:
-        """The next units; what goes out together is joined together."""
-        works = join.schedule.take(SHARE)
-        if works:
-            turn, part = join.of_batch[works[-1].batch.number], works[-1].part
-            done = {w.batch.number for w in works if w.part == part}
-            if turn.batches.keys() - done:
-                works += join.schedule.take()
-        return works
+        """The next units, with all that wait for the same slices: what one scan can do is not done twice."""
+        return join.schedule.take(SHARE, alike=True)
 
     def _work(self, join: Join, works: Sequence[Work]) -> set[int]:
         """Do some units, in one job at most; returns the queries whose tests fail."""
@@ -427,7 +421,7 @@ class Scheduled:
         for work, pairs in zip(works, found, strict=True):
             self._hold(join, work, pairs)
             join.schedule.finish(work)
-        join.cost.observe([(w.part, w.batch.rows) for w in works], self._timer() - started)
+        join.cost.observe([(part, 1) for part in {w.part for w in works}], self._timer() - started)
         join.jobs += jobs
         join.units += len(works)
         return {q for q, r in join.runs.items() if shared_of(r).test in failed}

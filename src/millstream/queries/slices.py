@@ -11,8 +11,8 @@ which pairs anybody wants where no columns are to be equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -334,14 +334,33 @@ class Portion:
 def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[int, Pairs | None]]:
     """What a task makes of its portions, with their units' numbers; None where the kernel cannot say."""
     found: list[tuple[int, Pairs | None]] = []
+    for own in _by_source(portions):
+        for rows, ids in read(_all_of(own)):
+            found += [(portion.number, _matched(portion, rows, ids, passes)) for portion in own]
+    return [(number, pairs) for number, pairs in found if pairs is None or len(pairs)]
+
+
+def _by_source(portions: Sequence[Portion]) -> Iterable[list[Portion]]:
+    """Portions of the same files, which are read once."""
+    made: dict[object, list[Portion]] = {}
     for portion in portions:
-        try:
-            parts = [matched(portion.asked, rows, ids, passes) for rows, ids in read(portion)]
-        except UnprovenError:
-            found.append((portion.number, None))
-            continue
-        found += [(portion.number, p) for p in parts if len(p)]
-    return found
+        source = (portion.table.id, portion.columns, tuple(f.id for f in portion.files), portion.inlined is None)
+        made.setdefault(source, []).append(portion)
+    return made.values()
+
+
+def _all_of(portions: Sequence[Portion]) -> Portion:
+    """What all of some portions of the same files ask for."""
+    spans = tuple(dict.fromkeys(span for p in portions for span in p.spans))
+    numbers = tuple(dict.fromkeys(span for p in portions for span in p.numbers))
+    return replace(portions[0], spans=spans, numbers=numbers)
+
+
+def _matched(portion: Portion, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs | None:
+    try:
+        return matched(portion.asked, rows, ids, passes)
+    except UnprovenError:
+        return None
 
 
 def read(portion: Portion) -> Iterator[tuple[pa.Table, Numbers]]:

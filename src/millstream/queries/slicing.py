@@ -142,11 +142,16 @@ def is_small(portion: Portion) -> bool:
 
 
 def _shares(portions: Sequence[Portion]) -> list[list[Portion]]:
-    """The work of some units, cut into as many pieces as there are cores."""
+    """The work of some units, cut into as many pieces as there are cores; a file is read in one of them."""
     tasks = min(MOST_TASKS, os.cpu_count() or 1)
     shares: list[list[Portion]] = [[] for _ in range(tasks)]
-    pieces = [replace(p, files=(f,), inlined=None) for p in portions for f in p.files]
-    pieces += [replace(p, files=()) for p in portions if p.inlined is not None]
-    for piece in sorted(pieces, key=lambda p: -p.rows):
-        min(shares, key=lambda share: sum(p.rows for p in share)).append(piece)
+    pieces: dict[tuple[int, int | None], list[Portion]] = {}
+    for portion in portions:
+        for file in portion.files:
+            own = replace(portion, files=(file,), inlined=None)
+            pieces.setdefault((portion.table.id, file.id), []).append(own)
+        if portion.inlined is not None:
+            pieces.setdefault((portion.table.id, None), []).append(replace(portion, files=()))
+    for piece in sorted(pieces.values(), key=lambda own: -own[0].rows):
+        min(shares, key=lambda share: sum(p.rows for p in share)).extend(piece)
     return [s for s in shares if s]

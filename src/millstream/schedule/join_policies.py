@@ -32,7 +32,7 @@ class Slice:
 
 
 class Cost(Protocol):
-    """What a slice is expected to cost for each new row, in any one unit."""
+    """What a slice is expected to cost, in any one unit: for each new row, or where a scan serves all, for it."""
 
     def __call__(self, part: Slice, /) -> float: ...
 
@@ -83,7 +83,7 @@ class Policy(Protocol):
         """What is held back goes as soon as nothing older is missing, not only with its batch's next unit."""
         ...
 
-    def rank(self, part: Slice, cost: float) -> tuple[float, ...]:
+    def rank(self, part: Slice) -> tuple[float, ...]:
         """The queue of the slice with the smallest rank is served first."""
         ...
 
@@ -95,7 +95,7 @@ class LargestWindowOnly:
     whole: bool = True
     early: bool = True
 
-    def rank(self, part: Slice, cost: float) -> tuple[float, ...]:  # noqa: ARG002 - a policy may do without
+    def rank(self, part: Slice) -> tuple[float, ...]:  # noqa: ARG002 - a policy may do without
         return ()
 
 
@@ -106,24 +106,24 @@ class SmallestWindowFirst:
     whole: bool = False
     early: bool = False
 
-    def rank(self, part: Slice, cost: float) -> tuple[float, ...]:  # noqa: ARG002 - a policy may do without
+    def rank(self, part: Slice) -> tuple[float, ...]:
         return (part.high,)
 
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """The cheapest slice first, counted for each new row.
+    """The smallest slice first.
 
     Where all slices match equally often, each gives as many results for its cost as the next; what differs is how
-    soon they are complete. So the priority is the inverse of the cost, as in the paper, and the number of rows in
-    a batch, which adds to its cost and its results alike, does not matter.
+    soon they are complete. So the priority is the inverse of the size, as in the paper: fixed for some windows,
+    where what was measured would let neighbours change places for no reason.
     """
 
     whole: bool = False
     early: bool = True
 
-    def rank(self, part: Slice, cost: float) -> tuple[float, ...]:
-        return (cost, part.high)
+    def rank(self, part: Slice) -> tuple[float, ...]:
+        return (part.size, part.high)
 
 
 LWO, SWF, GREEDY = "lwo", "swf", "greedy"

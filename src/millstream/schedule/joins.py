@@ -190,9 +190,10 @@ class JoinSchedule:
             self._progress[member.batch.number] = member
             self._enqueue(member)
 
-    def take(self, share: float = 0.0) -> tuple[Work, ...]:
+    def take(self, share: float = 0.0, *, alike: bool = False) -> tuple[Work, ...]:
         """The next unit, and those after it as long as all together are expected to cost no more than `share`.
 
+        `alike`: a unit brings along all others that wait for its slice, at no cost, since they scan the same rows.
         Later units come in the order in which they would be next if nothing arrived in between. Empty: nothing is
         to be done. Every unit taken is finished or given back.
         """
@@ -200,10 +201,11 @@ class JoinSchedule:
         total = 0.0
         while self._queues:
             part = min(self._queues, key=self._priority)
-            total += self._cost(part) * self._queues[part][0].batch.rows
+            queue = self._queues[part]
+            total += self._cost(part) * (1 if alike else queue[0].batch.rows)
             if works and total > share:
                 break
-            works.append(self._hand_out(part))
+            works += [self._hand_out(part) for _ in range(len(queue) if alike else 1)]
         return tuple(works)
 
     def finish(self, work: Work) -> None:
@@ -263,7 +265,7 @@ class JoinSchedule:
     # Queues
 
     def _priority(self, part: Slice) -> tuple[tuple[float, ...], int]:
-        return self._policy.rank(part, self._cost(part)), self._queues[part][0].batch.number
+        return self._policy.rank(part), self._queues[part][0].batch.number
 
     def _next_part(self, progress: _Progress) -> Slice | None:
         ahead = [q.window for q in progress.turn.waiting if q.window > progress.taken]
