@@ -158,8 +158,8 @@ class Company:
         yield f"Shared {_others(len(choir))}: one commit for each basket, {_passes(len(texts))} over its rows{by}"
         for part in map(chorus.by_pane, plan.parts):
             alike = likeness(part)
-            yield f"  {_others(texts[alike])}: {alike.fragment}"
             predicates = len({where for other, where in wheres if other == alike})
+            yield f"  {_others(texts[alike])}: {part.fragment if predicates == 1 else alike.fragment}"
             if predicates > 1:
                 own = f"rows with {part.where}" if part.where else "every row"
                 yield f"    of {own}, {_others(wheres[alike, part.where])}; {predicates:,} predicates in all"
