@@ -283,7 +283,7 @@ def _on_spark(run: Run, db: Database, found: Mapping[int, Answers]) -> list[floa
 KINDS = (NEAR, FAR, TEXT)
 IN_NUMPY, IN_SPARK, TABLE, SEARCH = "NumPy", "Spark", "table", "search"
 MOST_EXPRESSIONS = 1_000
-"""Spark takes minutes for more predicates than that as expressions of one query."""
+"""More predicates than that are not tried as expressions of one Spark query."""
 FEW_REPEATS = 4
 """The first of these is not timed."""
 
