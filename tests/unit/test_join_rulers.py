@@ -30,7 +30,7 @@ SIZES = some.lists(some.integers(1, LONGEST), min_size=1, max_size=4, unique=Tru
 def rows_of(times: list[int]) -> Rows:
     """Rows numbered as they came, any time first."""
     when = np.array(times, np.int64)
-    table = pa.table({"k": pa.array(np.zeros(len(times)), pa.int32()), "t": when})
+    table = pa.table({"k": np.zeros(len(times), np.int64), "t": when})
     return Rows(table, np.arange(len(times)), when, when)
 
 

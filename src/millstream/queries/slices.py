@@ -137,14 +137,18 @@ class Index:
     @staticmethod
     def of(rows: pa.Table, columns: Sequence[str]) -> Index:
         if not columns:
-            none = np.zeros(1, np.int64)
-            return Index((), none, np.array([0, rows.num_rows], np.int64), np.arange(rows.num_rows))
+            return Index.of_any(rows.num_rows)
         values = tuple(pc.unique(rows.column(c)).drop_null() for c in columns)
         own = _codes(values, rows, columns)
         order = np.argsort(own, kind="stable")
         order = order[np.searchsorted(own[order], 0) :]
         codes, starts = np.unique(own[order], return_index=True)
         return Index(values, codes, np.concatenate([starts, [len(order)]]), order)
+
+    @staticmethod
+    def of_any(rows: int) -> Index:
+        """So many rows that fit whatever comes."""
+        return Index((), np.zeros(1, np.int64), np.array([0, rows], np.int64), np.arange(rows))
 
     def probe(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Numbers, Numbers]]:
         """The pairs that are equal, as places in the batch and among the rows; some at a time."""
@@ -209,6 +213,18 @@ class Unit:
         """Whether pairs with active rows are found from the other side."""
         return self.leaf == 1
 
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def may_use(self, rows: pa.Table, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
+        """Which rows of the other stream may be in the slice, as far as these alone can tell."""
+        kept = self.reach.has(ids, times) & self.ruler.may_be_in(self, Rows(rows, ids, times, times))
+        return kept & ~self.reach.is_active(ids, times) if self.is_for_old else kept
+
+    @property
+    def own_columns(self) -> list[str]:
+        return [e.left_column if e.left == self.leaf else e.right_column for e in self.equalities]
+
     @property
     def others_columns(self) -> list[str]:
         own = [(e.left, e.left_column, e.right_column) for e in self.equalities]
@@ -245,18 +261,37 @@ class Pairs:
         )
 
 
-def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs:
-    """What a unit makes of some rows of the other stream."""
-    times, reach = times_of(rows.column(unit.time_column)), unit.reach
-    kept = reach.has(ids, times) & unit.ruler.may_be_in(unit, Rows(rows, ids, times, times))
-    if unit.is_for_old:
-        kept &= ~reach.is_active(ids, times)
-    places = np.flatnonzero(kept)
-    ids, times = ids[places], times[places]
-    others = Rows(rows.take(pa.array(places)), ids, times, reach.enter(ids, times))
-    found = unit.index.probe(others.rows, unit.others_columns)
-    parts = [_in_slice(unit, others, mine, theirs, passes) for mine, theirs in found]
-    return Pairs.together(parts) if parts else no_pairs(unit)
+def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs | None:
+    """What a unit makes of some rows of the other stream; None if the tests cannot be told."""
+    [found] = matched_by_all([unit], unit.index, rows, ids, passes)
+    return found
+
+
+def matched_by_all(
+    units: Sequence[Unit], index: Index, rows: pa.Table, ids: Numbers, passes: Passes
+) -> list[Pairs | None]:
+    """What units with the same columns make of some rows; the index has the rows of all their batches in turn.
+
+    A row is looked up once, however many units there are; to which of them it is of use is asked of pairs alone.
+    """
+    times = times_of(rows.column(units[0].time_column))
+    kept = np.stack([unit.may_use(rows, ids, times) for unit in units])
+    places = np.flatnonzero(kept.any(axis=0))
+    kept, ids, times, rows = kept[:, places], ids[places], times[places], rows.take(pa.array(places))
+    found: list[list[Pairs]] = [[no_pairs(unit)] for unit in units]
+    starts = np.cumsum([0, *(len(unit.batch) for unit in units)])
+    failed = set[int]()
+    for mine, theirs in index.probe(rows, units[0].others_columns):
+        owner = np.searchsorted(starts, mine, "right") - 1
+        good = kept[owner, theirs]
+        for number in np.unique(owner[good]).tolist():
+            own, unit = good & (owner == number), units[number]
+            others = Rows(rows, ids, times, unit.reach.enter(ids, times))
+            try:
+                found[number].append(_in_slice(unit, others, mine[own] - starts[number], theirs[own], passes))
+            except UnprovenError:
+                failed.add(number)
+    return [None if n in failed else Pairs.together(parts) for n, parts in enumerate(found)]
 
 
 def _in_slice(unit: Unit, others: Rows, mine: Numbers, theirs: Numbers, passes: Passes) -> Pairs:
@@ -334,17 +369,32 @@ class Portion:
 def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[int, Pairs | None]]:
     """What a task makes of its portions, with their units' numbers; None where the kernel cannot say."""
     found: list[tuple[int, Pairs | None]] = []
+    indices = dict[tuple[int, ...], Index]()
     for own in _by_source(portions):
+        units, numbers = [p.asked for p in own], tuple(p.number for p in own)
+        if numbers not in indices:
+            indices[numbers] = _index_of(units)
         for rows, ids in read(_all_of(own)):
-            found += [(portion.number, _matched(portion, rows, ids, passes)) for portion in own]
+            pairs = matched_by_all(units, indices[numbers], rows, ids, passes)
+            found += zip(numbers, pairs, strict=True)
     return [(number, pairs) for number, pairs in found if pairs is None or len(pairs)]
+
+
+def _index_of(units: Sequence[Unit]) -> Index:
+    """An index of the rows of all batches in turn."""
+    if len(units) == 1:
+        return units[0].index
+    columns = units[0].own_columns
+    batches = [unit.batch.rows.select(columns) for unit in units]
+    return Index.of(pa.concat_tables(batches), columns) if columns else Index.of_any(sum(map(len, units)))
 
 
 def _by_source(portions: Sequence[Portion]) -> Iterable[list[Portion]]:
     """Portions of the same files, which are read once."""
     made: dict[object, list[Portion]] = {}
     for portion in portions:
-        source = (portion.table.id, portion.columns, tuple(f.id for f in portion.files), portion.inlined is None)
+        files, unit = tuple(f.id for f in portion.files), portion.asked
+        source = (portion.table.id, unit.leaf, portion.columns, files, portion.inlined is None)
         made.setdefault(source, []).append(portion)
     return made.values()
 
@@ -354,13 +404,6 @@ def _all_of(portions: Sequence[Portion]) -> Portion:
     spans = tuple(dict.fromkeys(span for p in portions for span in p.spans))
     numbers = tuple(dict.fromkeys(span for p in portions for span in p.numbers))
     return replace(portions[0], spans=spans, numbers=numbers)
-
-
-def _matched(portion: Portion, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs | None:
-    try:
-        return matched(portion.asked, rows, ids, passes)
-    except UnprovenError:
-        return None
 
 
 def read(portion: Portion) -> Iterator[tuple[pa.Table, Numbers]]:
