@@ -37,8 +37,8 @@ from millstream.schedule.join_policies import GREEDY, LWO, POLICIES
 
 RATE = 25_000
 """Rows a second of each stream: at this rate the largest slice of most distributions takes a second."""
-MEETS = 1.0
-"""Partners of a row in the longest window."""
+MEETS = 0.1
+"""Partners of a row in the longest window: with many more, delivering costs more than joining."""
 DISTANCE = 4.0
 """Seconds between arrivals, on average."""
 LASTING, WARM = 60.0, 10.0
