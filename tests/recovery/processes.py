@@ -66,11 +66,14 @@ class Nursery:
 
         def enough(line: str) -> bool:
             nonlocal heard
-            heard += line.split(" ", 1)[0] == "ack"
-            return heard >= acknowledged
+            word = line.split(" ", 1)[0]
+            heard += word == "ack"
+            return heard >= acknowledged or word in ("failed", "end")
 
         lines = self.until(enough) if acknowledged else []
         lines += self.until(lambda _: False, seconds=moment)
+        trouble = [line for line in lines if line.startswith(("failed", "end "))]
+        assert not trouble, "the job has failed by itself:\n" + "\n".join(trouble).replace("\\n", "\n")
         return lines + self.kill(pid)
 
     def kill(self, pid: int) -> list[str]:

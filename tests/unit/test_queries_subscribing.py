@@ -139,8 +139,14 @@ def test_a_process_that_only_reads_is_given_what_another_one_delivers(
     s: Database, database_path: Path, spark: SparkSession, clock: ManualClock
 ) -> None:
     with millstream.connect(database_path, spark=spark, clock=clock, read_only=True) as reader:
-        came: list[int] = []
-        called = reader.subscribe("q", callback=lambda d: came.append(d.sequence))
+        came, all_came = list[int](), threading.Event()
+
+        def take(delivery: Any) -> None:
+            came.append(delivery.sequence)
+            if len(came) == 3:
+                all_came.set()
+
+        called = reader.subscribe("q", callback=take)
         subscription = reader.subscribe("q", timeout=LONG)
         found: list[Any] = []
         waiting = threading.Thread(target=lambda: found.extend(next(subscription) for _ in range(3)))
@@ -148,6 +154,7 @@ def test_a_process_that_only_reads_is_given_what_another_one_delivers(
         fill(s, 0, 12)
         waiting.join(LONG)
         assert [d.sequence for d in found] == [1, 2, 3]
+        assert all_came.wait(LONG)
         s.sql("DROP CONTINUOUS QUERY q")
         assert called.wait(LONG)
         assert came == [1, 2, 3]

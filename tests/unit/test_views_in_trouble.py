@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.errors import Condition, DataError, MachineError, MillstreamError, StatementError
-from millstream.storage import retention, segment, state
+from millstream.storage import inline, retention, segment, state
 from millstream.views import keeping
 from tests.unit.test_views import QUERY, events, expected, read, rows, states
 
@@ -227,3 +227,18 @@ def test_pinned_results_of_a_function_are_not_shared_with_its_next_version(event
         events.sql(f"CREATE CONTINUOUS VIEW v{number} AS {query}")
     events.insert("events", rows(50))
     assert [c for c, _ in read(events, "v1")] == ["new"]
+
+
+def test_rows_that_all_have_seen_may_go_while_a_view_looks_for_new_ones(
+    events: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "MOST_ROWS", 4)
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    events.insert("events", rows(50))
+    read(events, "v")
+    events.insert("events", rows(50, 50))
+    lake = events._lake
+    old = min(lake.folder(lake.catalog.tables()["events"]).glob("*.parquet"), key=lambda f: f.stat().st_mtime_ns)
+    events._engine.views.keeper._last_ids.clear()
+    old.unlink()
+    assert sum(n for _, n, *_ in read(events, "v")) == 100

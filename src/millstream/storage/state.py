@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from millstream.catalog import files, inlined, snapshots, streams, tables, views
 from millstream.catalog.commits import Receipt, time_text
+from millstream.errors import MillstreamError
 from millstream.schema import Column, ObjectKind, Schema
 from millstream.storage import inline, segment, upkeep
 from millstream.storage.scan import Scan
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from millstream.catalog.store import Connection
     from millstream.storage.lake import Lake
 
+NOTHING = -1
 ENDED = "data_file_id IN (SELECT data_file_id FROM ducklake_data_file WHERE table_id = ? AND end_snapshot <= ?{})"
 UNREAD = " AND (begin_snapshot > ? OR end_snapshot <= ?)"
 """A file that a pinned snapshot does not have."""
@@ -61,7 +63,13 @@ def new_rows(lake: Lake, stream: TableInfo, snapshot: Snapshot, since: int, last
 
 def _last_id(lake: Lake, stream: TableInfo, file: DataFile, known: dict[int, int]) -> int:
     if file.id not in known:
-        known[file.id] = segment.last_row_id(lake.folder(stream), file)
+        try:
+            known[file.id] = segment.last_row_id(lake.folder(stream), file)
+        except MillstreamError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            # What every consumer has seen goes at once, also while somebody goes through the list of files.
+            known[file.id] = NOTHING
     return known[file.id]
 
 
