@@ -84,6 +84,9 @@ def key_of(run: Run, most_here: int) -> Key | None:
         return None
     if run.query.standing.target is not None or not all(can_merge(p) and p.partials for p in plan.parts):
         return None
+    if any(p.grouping != ", ".join(p.keys) for p in plan.parts):
+        # Grouping sets would have to be cut by fine panes one by one.
+        return None
     [(stream, seen)] = place.streams.items()
     return stream, seen.position, seen.max_time, seen.advanced_to, seen.mark
 
