@@ -130,7 +130,8 @@ class Slicer:
 
 
 def _may_be(file: DataFile, numbers: Spans) -> bool:
-    return file.has_row_ids or slices.overlaps(file.row_id_start, file.row_id_start + file.rows - 1, numbers)
+    """Whether a file may have rows with some numbers; only its smallest one is known without a look into it."""
+    return any(file.row_id_start <= high for _, high in numbers)
 
 
 def is_small(portion: Portion) -> bool:
