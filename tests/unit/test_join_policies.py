@@ -269,7 +269,7 @@ def scheduled(policy: str = SWF, **windows: int) -> JoinSchedule:
 def test_small_units_share_a_job_in_the_order_in_which_they_would_come() -> None:
     schedule = scheduled(q1=1, q2=5, q3=100)
     first, second = schedule.arrive(Arrival("A", 2), Arrival("B", 3))
-    works = schedule.take(share=24)
+    works = schedule.take(share=12)
     assert works == (Work(first, Slice(0, 1)), Work(second, Slice(0, 1)), Work(first, Slice(1, 5)))
     for work in works:
         schedule.finish(work)
@@ -428,28 +428,35 @@ def test_a_policy_can_be_changed_between_units() -> None:
 # Costs
 
 
-def test_what_was_measured_decides_which_units_share_a_job() -> None:
+def test_slices_share_a_job_that_take_less_time_than_one() -> None:
     cost = Measured()
     schedule = JoinSchedule(POLICIES[GREEDY], cost)
-    schedule.add("q1", 10)
-    schedule.add("q2", 15)
-    cost.observe([(Slice(0, 10), 1)], spent=1.0)
-    cost.observe([(Slice(10, 15), 1)], spent=8.0)
+    for query, window in {"q1": 10, "q2": 15, "q3": 100}.items():
+        schedule.add(query, window)
+    for _ in range(20):
+        cost.observe([Slice(0, 10)], spent=6.0)
+        cost.observe([Slice(15, 100)], spent=13.5)
     schedule.arrive(Arrival("A", 7), Arrival("B", 5))
-    for part in (Slice(0, 10), Slice(10, 15)):
-        found = [(w.batch.stream, w.part) for w in schedule.take(2.0, alike=True)]
-        assert found == [("A", part), ("B", part)]
-    assert schedule.take(2.0, alike=True) == ()
+    shared = [[(w.batch.stream, w.part) for w in schedule.take(cost.job, alike=True)] for _ in range(3)]
+    near, middle, far = ([(stream, part) for stream in "AB"] for part in map(Slice, (0, 10, 15), (10, 15, 100)))
+    assert shared == [near + middle, far, []]
 
 
-def test_what_a_job_cost_is_charged_to_its_slices_for_each_row() -> None:
-    cost = Measured()
-    cost.observe([(Slice(0, 10), 2), (Slice(10, 40), 1)], spent=100.0)
-    assert cost(Slice(0, 10)) == pytest.approx(20.0)
-    assert cost(Slice(10, 40)) == pytest.approx(60.0)
-    assert cost(Slice(40, 50)) == pytest.approx(20.0)
-    cost.observe([(Slice(0, 10), 2)], spent=0.0)
-    assert cost(Slice(0, 10)) == pytest.approx(20.0)
+def test_jobs_cost_something_and_slices_by_their_size() -> None:
+    cost = Measured(job=5.0)
+    assert cost.job == 5.0
+    for _ in range(20):
+        cost.observe([Slice(0, 10), Slice(10, 40)], spent=9.0)
+        cost.observe([Slice(0, 10)], spent=6.0)
+    assert cost.job == pytest.approx(5.0)
+    assert cost(Slice(0, 10)) == pytest.approx(1.0)
+    assert cost(Slice(40, 60)) == pytest.approx(2.0)
+
+
+def test_costs_are_never_below_nothing() -> None:
+    cost = Measured(job=5.0)
+    cost.observe([Slice(0, 10)], spent=1.0)
+    assert (cost.job, cost(Slice(0, 10))) == (3.0, 0.0)
 
 
 # The law

@@ -24,6 +24,7 @@ from millstream.plan.sharing import Equality
 from millstream.queries import joining, scheduled, slicing
 from millstream.queries.response import Arrivals, Responses
 from millstream.queries.slices import Index, Reach, Rows, Unit, by_kernel, matched
+from millstream.schedule.join_policies import Measured
 from millstream.schema import Column, Duration, ObjectKind, Schema
 from millstream.storage import inline, segment
 from tests.oracle.effort import effort
@@ -53,7 +54,7 @@ def opened(tmp_path: Path, spark: SparkSession, clock: Any) -> Callable[[str], D
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every join that can be is scheduled, every unit is a piece of work, and many rows are in files."""
     monkeypatch.setattr(scheduled, "MANY_ROWS", -1)
-    monkeypatch.setattr(scheduled, "SHARE", 0.0)
+    monkeypatch.setattr(Measured, "job", 0.0)
     monkeypatch.setattr(inline, "MOST_ROWS", 4)
     monkeypatch.setattr(segment, "ROW_GROUP_ROWS", 3)
 
@@ -236,7 +237,7 @@ def test_slices_may_be_joined_in_tasks(
         expected = {name: had(db, name) for name in queries(db)}
     assert sum(jobs for _, jobs in units) == 0
     monkeypatch.setattr(slicing, "HERE_ROWS", -1)
-    monkeypatch.setattr(scheduled, "SHARE", 1e9)
+    monkeypatch.setattr(Measured, "job", 1e9)
     with opened("tasks") as db:
         create(db)
         told(db, story)

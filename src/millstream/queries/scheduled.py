@@ -58,8 +58,6 @@ MOST_TURNS = 64
 """While so many are open, what comes waits in the streams."""
 MOST_FOUND = 16_777_216
 """A unit with more results than this is for Spark, and its queries are stepped alone."""
-SHARE = 0.25
-"""Units that are expected to take no longer than this together, in seconds, share a job."""
 
 
 def key_of(run: Run, most_here: int) -> Key | None:
@@ -393,8 +391,11 @@ class Scheduled:
 
     @staticmethod
     def _take(join: Join) -> tuple[Work, ...]:
-        """The next units, with all that wait for the same slices: what one scan can do is not done twice."""
-        return join.schedule.take(SHARE, alike=True)
+        """The next units, with all that wait for the same slices: what one scan can do is not done twice.
+
+        What takes less time than a job shares the one before.
+        """
+        return join.schedule.take(join.cost.job, alike=True)
 
     def _work(self, join: Join, works: Sequence[Work]) -> set[int]:
         """Do some units, in one job at most; returns the queries whose tests fail."""
@@ -421,7 +422,8 @@ class Scheduled:
         for work, pairs in zip(works, found, strict=True):
             self._hold(join, work, pairs)
             join.schedule.finish(work)
-        join.cost.observe([(part, 1) for part in {w.part for w in works}], self._timer() - started)
+        if jobs:
+            join.cost.observe({w.part for w in works}, self._timer() - started)
         join.jobs += jobs
         join.units += len(works)
         return {q for q, r in join.runs.items() if shared_of(r).test in failed}

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.scan import Scan
 
-HERE_ROWS = 131_072
-"""A unit that reads no more rows than this is done in the driver."""
+HERE_ROWS = 1_048_576
+"""A unit that reads no more rows than this is done in the driver: in less time than the smallest job takes."""
 HERE_PAIRS = 16_777_216
 """And has no more pairs to test, where no columns are to be equal."""
 FILES_KNOWN = 65_536

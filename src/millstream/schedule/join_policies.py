@@ -9,14 +9,14 @@ first, so that the same calls always give the same order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 DECAY = 0.7
 """What the costs so far count for when the next one is observed."""
-SLICES_REMEMBERED = 1_000
-"""Windows come and go; what slices of long ago cost is of no use."""
+JOB = 0.2
+"""What a job of Spark is taken to cost before any was seen, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,31 +43,42 @@ def by_size(part: Slice) -> float:
 
 
 class Measured:
-    """Costs as observed. A slice that has not run yet is taken to cost as much for its size as others did."""
+    """Costs as observed: so much for a job, whatever it does, and so much for the size of each slice that it scans.
 
-    def __init__(self, rate: float = 1.0) -> None:
-        self._rate = rate
-        self._seen: dict[Slice, float] = {}
+    A line through what was seen, the last jobs above all; until sizes differ, a guess says what is the job's own.
+    """
+
+    def __init__(self, job: float = JOB) -> None:
+        self._guess = job
+        self._rate = 1.0
+        self._job = job
+        self._jobs = self._sizes = self._spent = self._squares = self._products = 0.0
+
+    @property
+    def job(self) -> float:
+        """What a job costs that scans nothing."""
+        return self._job
 
     def __call__(self, part: Slice) -> float:
-        return self._seen.get(part, self._rate * part.size)
+        return self._rate * part.size
 
-    def observe(self, units: Sequence[tuple[Slice, int]], spent: float) -> None:
-        """What slices, with so many new rows each, cost in one job; each is charged by what it was expected to."""
-        expected = sum(self(part) * rows for part, rows in units)
-        if expected <= 0 or spent <= 0:
-            return
-        factor = spent / expected
-        charged = {part: self(part) * factor for part, _ in units}
-        self._rate *= DECAY + (1 - DECAY) * factor if self._seen else factor
-        for part, cost in charged.items():
-            self._learn(part, cost)
+    def observe(self, parts: Iterable[Slice], spent: float) -> None:
+        """What a job took that scanned some slices."""
+        size = sum(part.size for part in parts)
+        self._jobs = DECAY * self._jobs + 1
+        self._sizes = DECAY * self._sizes + size
+        self._spent = DECAY * self._spent + spent
+        self._squares = DECAY * self._squares + size * size
+        self._products = DECAY * self._products + size * spent
+        self._fit()
 
-    def _learn(self, part: Slice, cost: float) -> None:
-        before = self._seen.pop(part, cost)
-        self._seen[part] = DECAY * before + (1 - DECAY) * cost
-        if len(self._seen) > SLICES_REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+    def _fit(self) -> None:
+        """Least squares; the guess counts as one job without a slice."""
+        jobs, spent = self._jobs + 1, self._spent + self._guess
+        self._rate = max(0.0, jobs * self._products - self._sizes * spent) / (
+            jobs * self._squares - self._sizes * self._sizes
+        )
+        self._job = max(0.0, (spent - self._rate * self._sizes) / jobs)
 
 
 class Policy(Protocol):

@@ -191,7 +191,7 @@ class JoinSchedule:
             self._enqueue(member)
 
     def take(self, share: float = 0.0, *, alike: bool = False) -> tuple[Work, ...]:
-        """The next unit, and those after it as long as all together are expected to cost no more than `share`.
+        """The next unit, and as many after it as are expected to cost no more than `share` together.
 
         `alike`: a unit brings along all others that wait for its slice, at no cost, since they scan the same rows.
         Later units come in the order in which they would be next if nothing arrived in between. Empty: nothing is
@@ -202,9 +202,10 @@ class JoinSchedule:
         while self._queues:
             part = min(self._queues, key=self._priority)
             queue = self._queues[part]
-            total += self._cost(part) * (1 if alike else queue[0].batch.rows)
-            if works and total > share:
-                break
+            if works:
+                total += self._cost(part) * (1 if alike else queue[0].batch.rows)
+                if total > share:
+                    break
             works += [self._hand_out(part) for _ in range(len(queue) if alike else 1)]
         return tuple(works)
 
