@@ -9,7 +9,7 @@ Statements of parts that are not built yet end here, in NOT_SUPPORTED_YET.
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import singledispatchmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,12 +84,23 @@ class Engine:
     def run(self, statement: st.Statement, parameters: Mapping[str, Any]) -> Result:
         """Run one statement; errors come out with its text, so that they can underline."""
         try:
-            # Upkeep leaves in place what this statement may be about to read.
-            with self.lake.catalog.pinned(self.reader().snapshot().id):
+            with self._pinning():
                 return self._run(statement, checked_parameters(parameters))
         except MillstreamError as error:
             error.located_in(statement.text)
             raise
+
+    @contextmanager
+    def _pinning(self) -> Iterator[None]:
+        """In here upkeep leaves in place what any reader of this thread may be about to read."""
+        outer: ExitStack | None = getattr(self._local, "pins", None)
+        with ExitStack() as pins:
+            self._local.pins = pins
+            try:
+                self.reader()
+                yield
+            finally:
+                self._local.pins = outer
 
     # What a statement sees and changes
 
@@ -99,7 +110,12 @@ class Engine:
         return found
 
     def reader(self) -> Reader:
-        return Reader(self.lake, self.transaction, self._kept_rows)
+        pins: ExitStack | None = getattr(self._local, "pins", None)
+        moment = None
+        if pins is not None and self.transaction is None:
+            # A state's files go as soon as nobody has pinned a moment at which they were there.
+            moment = pins.enter_context(self.lake.catalog.pinned_now())
+        return Reader(self.lake, self.transaction, self._kept_rows, moment)
 
     def _kept_rows(self, kept: TableInfo, reader: Reader) -> Any:
         """The rows of a continuous view, or the last answer of a continuous query."""

@@ -279,7 +279,7 @@ def test_small_units_share_a_job_in_the_order_in_which_they_would_come() -> None
 def test_a_unit_that_costs_more_than_the_share_comes_alone() -> None:
     schedule = scheduled(LWO, q=100)
     first, second = schedule.arrive(Arrival("A"), Arrival("B"))
-    assert schedule.take(share=150) == (Work(first, Slice(0, 100)),)
+    assert schedule.take(share=50) == (Work(first, Slice(0, 100)),)
     assert schedule.take(share=10) == (Work(second, Slice(0, 100)),)
     assert schedule.take(share=10) == ()
 

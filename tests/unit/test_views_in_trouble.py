@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from millstream.engine import Engine
 from millstream.errors import Condition, DataError, MachineError, MillstreamError, StatementError
 from millstream.storage import inline, retention, segment, state
 from millstream.views import keeping
+from millstream.views.reading import Readings
 from tests.unit.test_views import QUERY, events, expected, read, rows, states
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from millstream.database import Database
 
 __all__ = ["events"]
@@ -242,3 +246,37 @@ def test_rows_that_all_have_seen_may_go_while_a_view_looks_for_new_ones(
     events._engine.views.keeper._last_ids.clear()
     old.unlink()
     assert sum(n for _, n, *_ in read(events, "v")) == 100
+
+
+def test_what_a_statement_reads_stays_however_late_it_looks(
+    events: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events.sql("SET executor = spark_sql")
+    events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
+    bound, by_spark, numbers = Engine.bound, Readings._by_spark, iter(range(8))
+
+    def goes_on() -> None:
+        for _ in range(4):
+            events.insert("events", rows(50, 50 * next(numbers)))
+            events._engine.views.catch_up_named(["v"])
+
+    def bound_later(self: Engine, *given: Any) -> Any:
+        in_a_thread(goes_on)
+        return bound(self, *given)
+
+    def computed_later(self: Readings, *given: Any) -> Any:
+        in_a_thread(goes_on)
+        return by_spark(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "bound", bound_later)
+        patch.setattr(Readings, "_by_spark", computed_later)
+        found = read(events, "v")
+    assert found == expected(events, QUERY, rows(200))
+    assert read(events, "v") == expected(events, QUERY, rows(400))
+
+
+def in_a_thread(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()

@@ -256,6 +256,18 @@ class Catalog:
         finally:
             self.unpin(snapshot_id)
 
+    @contextmanager
+    def pinned_now(self) -> Iterator[Moment]:
+        """What is there now, kept from the instant on at which it is looked at."""
+        with self._lock:
+            # Whoever asks for the pins behind a commit finds this one, or it is of that commit or a later one.
+            moment = self._now
+            self._pins[moment.snapshot.id] = self._pins.get(moment.snapshot.id, 0) + 1
+        try:
+            yield moment
+        finally:
+            self.unpin(moment.snapshot.id)
+
     def pin(self, snapshot_id: int) -> None:
         with self._lock:
             self._pins[snapshot_id] = self._pins.get(snapshot_id, 0) + 1

@@ -43,7 +43,7 @@ def by_size(part: Slice) -> float:
 
 
 class Measured:
-    """Costs as observed: so much for a job, whatever it does, and so much for the size of each slice that it scans.
+    """Costs as observed: so much for a job, whatever it does, and so much for the size of each slice in it.
 
     A line through what was seen, the last jobs above all; until sizes differ, a guess says what is the job's own.
     """

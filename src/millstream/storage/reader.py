@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from millstream.catalog.records import Snapshot, TableInfo
+    from millstream.catalog.records import Moment, Snapshot, TableInfo
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
     from millstream.storage.scan import Scan
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 class Reader:
     """Every table it gives is at the same moment; of streaming tables only what is within their period."""
 
-    def __init__(self, lake: Lake, transaction: Transaction | None = None, views: Views | None = None) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        transaction: Transaction | None = None,
+        views: Views | None = None,
+        moment: Moment | None = None,
+    ) -> None:
         self._lake = lake
         self._views = views
         self._transaction = transaction
-        self._moment = transaction.moment if transaction is not None else lake.catalog.now
+        self._moment = transaction.moment if transaction is not None else moment or lake.catalog.now
         self._horizons: dict[int, int | None] = {}
 
     @property
