@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -302,6 +303,51 @@ def test_what_only_spark_can_do_is_one_job_for_all(db: Database) -> None:
     )
     whole = [sum(row[1] for row in d.fetchall()) for d in db.results("q0")]
     assert max(whole) == sum(range(6, 11))
+
+
+SPREAD = "SELECT k, stddev(a) AS x FROM s [INTERVAL {}] WHERE a > {} GROUP BY k SAMPLE INTERVAL 2"
+
+
+def test_merges_that_only_spark_can_do_are_as_many_jobs_for_two_as_for_nine(db: Database) -> None:
+    create(db, ("s",))
+    taken = []
+    for number in range(9):
+        db.sql(f"CREATE CONTINUOUS QUERY q{number} AS {SPREAD.format(4 + 2 * (number % 3), number)}")
+        if number in (1, 8):
+            first = 40 * number
+            db.insert("s", [(1, "a", 1, 1, first)])
+            db.drain()
+            before = jobs(db.spark)
+            db.insert("s", [(i % 2, "ab"[i % 2], i, 1, first + i) for i in range(1, 12)])
+            db._engine.queries.advance_all()
+            taken.append(jobs(db.spark) - before)
+    assert taken[0] == taken[1] > 0
+    assert lines(db, "EXPLAIN SHARED q3")[2].endswith(
+        "with 8 other queries: one commit for each basket, 1 pass over its rows in one Spark job, merged by Spark"
+    )
+
+
+def test_what_spark_merges_together_is_what_it_merges_alone(
+    opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = a_story(11, (spread,), ("s",), 12)
+    with monkeypatch.context() as patched:
+        patched.setattr(chorus, "key_of", lambda *_: None)
+        with opened("alone") as db:
+            create(db, ("s",))
+            told(db, story)
+            expected = every(db)
+    with opened("together") as db:
+        create(db, ("s",))
+        told(db, story)
+        assert every(db) == expected
+    assert any(expected.values())
+
+
+def spread(random: Random) -> str:
+    """An aggregate with a merge that Arrow does not know."""
+    more = random.choice(["round(stddev(a), 6) AS x", "round(stddev(a), 6) AS x, first(a) AS y", "mode(b) AS x"])
+    return re.sub(r"(SELECT (?:k, )?(?:w, )?).*? FROM", rf"\1{more} FROM", aggregate(random))
 
 
 def test_of_a_job_that_fails_the_culprit_alone_is_marked(db: Database, monkeypatch: Any) -> None:

@@ -185,6 +185,13 @@ class Answers:
         found = apart(self._run(text, feed).to_arrow(), len(wanted))
         return [rows.select([f.name for f in names]).cast(pa.schema(names)) for rows in found]
 
+    def merged_rows(self, part: Part, rows: pa.Table) -> pa.Table:
+        """Partial results merged to one row for each combination of a part's keys, in one job."""
+        feed = Feed()
+        feed.put(PIECES.format(0), rows)
+        found = self._run(part.merged(f"{PIECES.format(0)} AS m"), feed).to_arrow()
+        return found.select(rows.column_names).cast(rows.schema)
+
     @staticmethod
     def put_state(
         feed: Feed, number: int, schema: pa.Schema, due: Sequence[Instant], covers: Sequence[Sequence[pa.Table]]

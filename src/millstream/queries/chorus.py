@@ -7,8 +7,8 @@ window to its own panes. The cuts are made anew for each basket, from the window
 and go without a word to others. Those whose answers are the same text are answered by one run of it, each instant
 of each under its own number.
 
-What the kernel does not know is one job of Spark for all who ask it. Every query keeps its own place and state,
-and can be stepped alone at any time, and is, where something goes wrong.
+What the kernel does not know is one job of Spark for all who ask it, and so is a merge that Arrow does not know.
+Every query keeps its own place and state, and can be stepped alone at any time; it is, where something goes wrong.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from millstream.storage.watermark import times_of
 from millstream.views import merging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     Key = tuple[int | None, ...]
     Shape = tuple[Window, Sample]
     Wanted = tuple[str, Shape]
+    Merge = Callable[[Part, pa.Table, Numbers, int], pa.Table]
 
 PANE, P = "__ms_p", "p"
 """The number of a fine pane: of a row, and as a key of partial results."""
@@ -75,20 +76,33 @@ class UntouchedError(AloneError):
 
 def key_of(run: Run, most_here: int) -> Key | None:
     """What queries have to agree in to be stepped together: stream and place; None if it cannot be."""
-    plan, place = run.plan, run.place
-    if not run.is_split or not most_here or len(plan.windows) != 1 or run.stale or run.unmergeable:
+    if run.stale or run.place.next is None or why_alone(run, most_here) is not None:
         return None
-    if plan.sample.kind not in (Sampling.INTERVAL, Sampling.ENDS) or place.next is None or plan.pairs:
-        return None
-    if plan.windows[0].kind in HELD or plan.tables or run.query.standing is None:
-        return None
-    if run.query.standing.target is not None or not all(can_merge(p) and p.partials for p in plan.parts):
-        return None
-    if any(p.grouping != ", ".join(p.keys) for p in plan.parts):
-        # Grouping sets would have to be cut by fine panes one by one.
-        return None
-    [(stream, seen)] = place.streams.items()
+    [(stream, seen)] = run.place.streams.items()
     return stream, seen.position, seen.max_time, seen.advanced_to, seen.mark
+
+
+def why_alone(run: Run, most_here: int) -> str | None:
+    """What keeps a query from ever being stepped together with others, for people; None if nothing does."""
+    plan, standing = run.plan, run.query.standing
+    if not most_here:
+        return "the executor is spark_sql"
+    if len(plan.windows) != 1 or plan.pairs:
+        return "it joins windows"
+    if not run.is_split or plan.windows[0].kind in HELD:
+        return "it is answered from the rows of its windows"
+    if plan.sample.kind not in (Sampling.INTERVAL, Sampling.ENDS):
+        return "its instants are not at times that are known before"
+    if plan.tables:
+        return "it reads tables at each instant"
+    if standing is None or standing.target is not None:
+        return "it feeds a table"
+    if not all(p.partials for p in plan.parts):
+        return "it has no aggregate"
+    if any(p.grouping != ", ".join(p.keys) for p in plan.parts):
+        # They would have to be cut by fine panes one by one.
+        return "it has grouping sets"
+    return None
 
 
 @dataclass(frozen=True)
@@ -214,6 +228,10 @@ class Chorus:
             run.is_proven = made is not None
         return run.is_proven
 
+    def needs_spark(self, run: Run) -> bool:
+        """Whether passes or merges of a query are jobs of Spark."""
+        return bool(run.unmergeable) or not all(map(can_merge, run.plan.parts)) or not self.takes(run)
+
     def _began(self, run: Run, found: Arrived) -> Step:
         """A step of one of the queries, in which what has come is noted."""
         place = run.place.copy()
@@ -235,7 +253,7 @@ class Chorus:
         parts = [(by_pane(part), _by_pane(schema)) for part, schema in every.values()]
         is_proven = all(self.takes(run) for run in runs)
         tables = self._passed(parts, look, found, fine, is_proven=is_proven)
-        known = _in_windows(alike, dict(zip(every, tables, strict=True)), fine)
+        known = self._in_windows(alike, dict(zip(every, tables, strict=True)), fine)
         # Only now: up to here a query can still be stepped alone as if nothing had been.
         for run, step in zip(runs, steps, strict=True):
             for number, part in enumerate(run.plan.parts):
@@ -243,6 +261,32 @@ class Chorus:
                 if rows.num_rows:
                     keep(run, number, rows)
                     step.new.setdefault(number, []).append(rows)
+
+    def _in_windows(
+        self,
+        alike: Mapping[Part, Mapping[Wanted, tuple[Part, pa.Schema]]],
+        made: Mapping[str, pa.Table],
+        fine: Fine,
+    ) -> dict[Wanted, pa.Table]:
+        """Partial results of fine panes, as those of the panes of each window."""
+        shapes = {shape for own in alike.values() for _, shape in own}
+        bounds = {shape: Bounds.between(*fine.of(*shape)) for shape in shapes}
+        known: dict[Wanted, pa.Table] = {}
+        for own in alike.values():
+            part, schema = next(iter(own.values()))
+            asked = [(made[text], bounds[shape]) for text, shape in own]
+            known |= zip(own, in_panes(self._merged, part, schema, fine.numbers, asked), strict=True)
+        return known
+
+    def _merged(self, part: Part, rows: pa.Table, of: Numbers, lists: int) -> pa.Table:
+        """One row for each group of each list, with the list's number before it; `of` is the list of each row."""
+        found = dense.merged(part, part.keys, rows, of, lists) if merging.can_merge(part) else None
+        if found is not None:
+            return found
+        numbered_rows = rows.add_column(0, N, pa.array(of, pa.int64()))
+        by_list = replace(part, keys=(N, *part.keys))
+        found = merging.merged(by_list, [numbered_rows]) if merging.can_merge(by_list) else None
+        return self._answers.merged_rows(by_list, numbered_rows) if found is None else found
 
     def _passed(
         self, parts: Sequence[tuple[Part, pa.Schema]], look: Look, found: Arrived, fine: Fine, *, is_proven: bool
@@ -322,8 +366,8 @@ class Chorus:
             raise AloneError
         part, schema = asked[0][0].plan.parts[number], asked[0][0].schemas[number]
         own_schema = pa.schema([f for f in schema if f.name not in (E, U)])
-        keys = [k for k in part.keys if k not in (E, U)]
-        merge = partial(merged_each, part, keys, own_schema)
+        own_part = _without_panes(part)
+        merge = partial(merged_each, self._merged, own_part, own_schema)
         piles = [(self._stepper.piles(run, number, FAN_HERE), [i.x for i in own]) for run, _, own in asked]
         covers = [(pile, pile.covers(instants)) for pile, instants in piles]
         unmade = [node for pile, found in covers for node in pile.unmade(found)]
@@ -331,7 +375,9 @@ class Chorus:
             node.settle(rows)
         found = [[rows for node in cover for rows in node.pieces()] for _, own in covers for cover in own]
         # Without keys there is one row for each instant, whether or not there are panes.
-        return merged_together(part, keys, own_schema, found) if keys else numbered(merge(found), part)
+        if not own_part.keys:
+            return numbered(merge(found), part)
+        return merged_together(self._merged, own_part, own_schema, found)
 
 
 def _shape(run: Run) -> Shape:
@@ -346,20 +392,6 @@ def _alike(runs: Sequence[Run]) -> dict[Part, dict[Wanted, tuple[Part, pa.Schema
             made = by_pane(part)
             found.setdefault(likeness(made), {})[made.fragment, _shape(run)] = part, schema
     return found
-
-
-def _in_windows(
-    alike: Mapping[Part, Mapping[Wanted, tuple[Part, pa.Schema]]], made: Mapping[str, pa.Table], fine: Fine
-) -> dict[Wanted, pa.Table]:
-    """Partial results of fine panes, as those of the panes of each window."""
-    shapes = {shape for own in alike.values() for _, shape in own}
-    bounds = {shape: Bounds.between(*fine.of(*shape)) for shape in shapes}
-    known: dict[Wanted, pa.Table] = {}
-    for own in alike.values():
-        part, schema = next(iter(own.values()))
-        asked = [(made[text], bounds[shape]) for text, shape in own]
-        known |= zip(own, in_panes(part, schema, fine.numbers, asked), strict=True)
-    return known
 
 
 def _passed_in_task(made: Passes, large: Large, portion: Portion) -> list[pa.Table] | None:
@@ -399,8 +431,12 @@ class Bounds:
         return Bounds(panes[0], panes[1], made)
 
 
+def _without_panes(part: Part) -> Part:
+    return replace(part, keys=tuple(k for k in part.keys if k not in (E, U)))
+
+
 def in_panes(
-    part: Part, schema: pa.Schema, numbers: Numbers, wanted: Sequence[tuple[pa.Table, Bounds]]
+    merge: Merge, part: Part, schema: pa.Schema, numbers: Numbers, wanted: Sequence[tuple[pa.Table, Bounds]]
 ) -> list[pa.Table]:
     """Partial results of fine panes, each as those of a window's panes, in one go."""
     own = [f.name for f in schema if f.name not in (E, U)]
@@ -411,8 +447,7 @@ def in_panes(
     rows = pa.concat_tables([rows.select(own) for rows, _ in wanted])
     if (of < 0).any():
         rows, of = rows.filter(pa.array(of >= 0)), of[of >= 0]
-    keys = [k for k in part.keys if k not in (E, U)]
-    found = _by_list(part, keys, rows, of, int(firsts[-1]))
+    found = merge(_without_panes(part), rows, of, int(firsts[-1]))
     pane = found.column(N).to_numpy()
     bounds = {
         E: np.concatenate([b.enter for _, b in wanted])[pane],
@@ -424,10 +459,10 @@ def in_panes(
 
 
 def merged_each(
-    part: Part, keys: Sequence[str], schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]
+    merge: Merge, part: Part, schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]
 ) -> list[pa.Table]:
-    """Partial results merged by some keys, each of some lists of pieces to one row a group, in one go."""
-    return _copied(apart(merged_together(part, keys, schema, wanted), len(wanted)))
+    """Partial results merged by a part's keys, each of some lists of pieces to one row a group, in one go."""
+    return _copied(apart(merged_together(merge, part, schema, wanted), len(wanted)))
 
 
 def _copied(found: Sequence[pa.Table]) -> list[pa.Table]:
@@ -435,21 +470,8 @@ def _copied(found: Sequence[pa.Table]) -> list[pa.Table]:
     return [rows.take(pa.array(np.arange(rows.num_rows))) for rows in found]
 
 
-def merged_together(
-    part: Part, keys: Sequence[str], schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]
-) -> pa.Table:
+def merged_together(merge: Merge, part: Part, schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]) -> pa.Table:
     """The same as one table, with the number of its list before each group."""
     counts = [sum(p.num_rows for p in pieces) for pieces in wanted]
     rows = pa.concat_tables([schema.empty_table(), *(p for pieces in wanted for p in pieces)])
-    return _by_list(part, keys, rows, np.repeat(np.arange(len(wanted)), counts), len(wanted))
-
-
-def _by_list(part: Part, keys: Sequence[str], rows: pa.Table, of: Numbers, lists: int) -> pa.Table:
-    """One row for each group of each list, with the list's number before it; `of` is the list of each row."""
-    found = dense.merged(part, keys, rows, of, lists)
-    if found is None:
-        numbered_rows = rows.add_column(0, N, pa.array(of, pa.int64()))
-        found = merging.merged(replace(part, keys=(N, *keys)), [numbered_rows])
-    if found is None:
-        raise AloneError
-    return found
+    return merge(part, rows, np.repeat(np.arange(len(wanted)), counts), len(wanted))

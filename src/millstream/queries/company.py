@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from millstream.deliver.render import counted
 from millstream.queries import chorus, joining
 from millstream.queries.known import may_share, shown_name
+from millstream.queries.panes import can_merge
 from millstream.queries.scheduled import size_of
 from millstream.queries.spreading import likeness
 from millstream.schedule.eddy import Tickets
@@ -66,6 +67,7 @@ class Company:
     together: Together
     joining: Joining
     scheduled: Scheduled
+    choirs: chorus.Chorus
     answers: Answers
     runs: Mapping[int, Run]
 
@@ -145,16 +147,15 @@ class Company:
     def _windows(self, query: TableInfo, plan: QueryPlan) -> Iterator[str]:
         choir = self._choir(query)
         if not choir:
-            yield "Alone: " + (
-                plan.alone or ("it feeds a table" if plan.is_selection else "it is answered from its windows")
-            )
+            yield f"Alone: {plan.alone or self._reason(query, plan)}"
             return
         stream = self._name(plan.streams[0])
         every = [chorus.by_pane(part) for run in choir for part in run.plan.parts]
         texts, wheres = Counter(likeness(p) for p in every), Counter((likeness(p), p.where) for p in every)
         shapes = len({(run.plan.windows[0], run.plan.sample) for run in choir})
         yield f"Panes on {stream}, cut for {counted(shapes, 'kind')} of window"
-        by = "" if choir[0].is_proven is not False else " in one Spark job"
+        by = "" if all(run.is_proven is not False for run in choir) else " in one Spark job"
+        by += "" if all(can_merge(p) for run in choir for p in run.plan.parts) else ", merged by Spark"
         yield f"Shared {_others(len(choir))}: one commit for each basket, {_passes(len(texts))} over its rows{by}"
         for part in map(chorus.by_pane, plan.parts):
             alike = likeness(part)
@@ -163,6 +164,13 @@ class Company:
             if predicates > 1:
                 own = f"rows with {part.where}" if part.where else "every row"
                 yield f"    of {own}, {_others(wheres[alike, part.where])}; {predicates:,} predicates in all"
+
+    def _reason(self, query: TableInfo, plan: QueryPlan) -> str:
+        run = self.runs.get(query.id)
+        if plan.is_selection:
+            return "it feeds a table"
+        found = None if run is None else chorus.why_alone(run, self.answers.most_here)
+        return found or "it has not been stepped together with others yet"
 
     def _asked(self, plan: QueryPlan, shared: Shared) -> Iterator[str]:
         names = self._leaves([plan.windows[leaf.window].stream for leaf in shared.leaves])
@@ -235,7 +243,8 @@ class Company:
         if run is None or not self._sings(run):
             return []
         alike = (r for r in self.runs.values() if r.plan.streams == run.plan.streams)
-        return [r for r in alike if r.is_proven == run.is_proven and self._sings(r)]
+        needs = self.choirs.needs_spark
+        return [r for r in alike if self._sings(r) and needs(r) == needs(run)]
 
     def _sings(self, run: Run) -> bool:
         return chorus.key_of(run, self.answers.most_here) is not None

@@ -83,7 +83,7 @@ class ContinuousQueries:
         self.scheduled = scheduled.Scheduled(lake, self.answers, self._stepper, spark, self.together.new_policy)
         self.handing = Handing(lake, self.known, self.together, self.board, lambda: self._is_closed)
         self.company = Company(
-            lake, self.known, self.together, self.joining, self.scheduled, self.answers, self._runs
+            lake, self.known, self.together, self.joining, self.scheduled, self.chorus, self.answers, self._runs
         )
         self.listing = Listing(lake, self.known, self.together, self._runs, self.company)
         self.has_scheduler = False
@@ -370,7 +370,7 @@ class ContinuousQueries:
                     key = None if run.query.id in self._in_joins else key_of(run, self.answers.most_here)
                     if key is not None and (choir is self.joining or not self._stepper.wants_other_plan(run)):
                         # Those that need Spark have a job of their own: the others do without.
-                        needs = choir is self.chorus and not self.chorus.takes(run)
+                        needs = choir is self.chorus and self.chorus.needs_spark(run)
                         alike.setdefault((key, needs), []).append(run)
                 together = [own for own in alike.values() if len(own) > 1]
                 if choir is self.joining:
