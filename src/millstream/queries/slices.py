@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 MOST_PAIRS = 2_097_152
 """So many pairs are looked at together."""
+MOST_READ = 2_097_152
+"""So many rows of a stream are looked up together; before the first of them all batches are hashed."""
 NOBODY = -1
 
 
@@ -274,15 +277,15 @@ def matched_by_all(
 
     A row is looked up once, however many units there are; to which of them it is of use is asked of pairs alone.
     """
-    times = times_of(rows.column(units[0].time_column))
+    times, columns = times_of(rows.column(units[0].time_column)), units[0].others_columns
     kept = np.stack([unit.may_use(rows, ids, times) for unit in units])
     places = np.flatnonzero(kept.any(axis=0))
-    kept, ids, times, rows = kept[:, places], ids[places], times[places], rows.take(pa.array(places))
     found: list[list[Pairs]] = [[no_pairs(unit)] for unit in units]
     starts = np.cumsum([0, *(len(unit.batch) for unit in units)])
     failed = set[int]()
-    for mine, theirs in index.probe(rows, units[0].others_columns):
-        owner = np.searchsorted(starts, mine, "right") - 1
+    # Few find a partner: all else of a row is looked at only then.
+    for mine, at in index.probe(_some(rows, columns, places), columns):
+        theirs, owner = places[at], np.searchsorted(starts, mine, "right") - 1
         good = kept[owner, theirs]
         for number in np.unique(owner[good]).tolist():
             own, unit = good & (owner == number), units[number]
@@ -292,6 +295,13 @@ def matched_by_all(
             except UnprovenError:
                 failed.add(number)
     return [None if n in failed else Pairs.together(parts) for n, parts in enumerate(found)]
+
+
+def _some(rows: pa.Table, columns: Sequence[str], places: Numbers) -> pa.Table:
+    """Columns of some rows; of none, a table that has nothing but their number."""
+    if len(places) == rows.num_rows:
+        return rows
+    return rows.select(columns or rows.column_names[:1]).take(pa.array(places))
 
 
 def _in_slice(unit: Unit, others: Rows, mine: Numbers, theirs: Numbers, passes: Passes) -> Pairs:
@@ -369,14 +379,11 @@ class Portion:
 def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[int, Pairs | None]]:
     """What a task makes of its portions, with their units' numbers; None where the kernel cannot say."""
     found: list[tuple[int, Pairs | None]] = []
-    indices = dict[tuple[int, ...], Index]()
-    for own in _by_source(portions):
-        units, numbers = [p.asked for p in own], tuple(p.number for p in own)
-        if numbers not in indices:
-            indices[numbers] = _index_of(units)
-        for rows, ids in read(_all_of(own)):
-            pairs = matched_by_all(units, indices[numbers], rows, ids, passes)
-            found += zip(numbers, pairs, strict=True)
+    for sources in _for_the_same(_by_source(portions)):
+        units, numbers = [p.asked for p in sources[0]], [p.number for p in sources[0]]
+        index = _index_of(units)
+        for rows, ids in _many(read(_all_of(own)) for own in sources):
+            found += zip(numbers, matched_by_all(units, index, rows, ids, passes), strict=True)
     return [(number, pairs) for number, pairs in found if pairs is None or len(pairs)]
 
 
@@ -397,6 +404,29 @@ def _by_source(portions: Sequence[Portion]) -> Iterable[list[Portion]]:
         source = (portion.table.id, unit.leaf, portion.columns, files, portion.inlined is None)
         made.setdefault(source, []).append(portion)
     return made.values()
+
+
+def _for_the_same(sources: Iterable[list[Portion]]) -> Iterable[list[list[Portion]]]:
+    """Portions of other files for the same units."""
+    made: dict[object, list[list[Portion]]] = {}
+    for portions in sources:
+        asked = (portions[0].table.id, portions[0].columns, tuple(p.number for p in portions))
+        made.setdefault(asked, []).append(portions)
+    return made.values()
+
+
+def _many(reads: Iterable[Iterable[tuple[pa.Table, Numbers]]]) -> Iterator[tuple[pa.Table, Numbers]]:
+    """What is read, in larger pieces."""
+    tables, numbers, count = list[pa.Table](), list["Numbers"](), 0
+    for rows, ids in chain.from_iterable(reads):
+        tables.append(rows)
+        numbers.append(ids)
+        count += len(ids)
+        if count >= MOST_READ:
+            yield pa.concat_tables(tables), np.concatenate(numbers)
+            tables, numbers, count = [], [], 0
+    if tables:
+        yield pa.concat_tables(tables), np.concatenate(numbers)
 
 
 def _all_of(portions: Sequence[Portion]) -> Portion:
