@@ -39,9 +39,9 @@ RATE = 25_000
 """Rows a second of each stream: at this rate the largest slice of most distributions takes a second."""
 MEETS = 0.1
 """Partners of a row in the longest window: with many more, delivering costs more than joining."""
-DISTANCE = 4.0
+DISTANCE = 8.0
 """Seconds between arrivals, on average."""
-LASTING, WARM = 60.0, 10.0
+LASTING, WARM = 70.0, 10.0
 LEAST = 0.4
 """A run lasts so many seconds at least, at whatever scale."""
 FEW = 15

@@ -24,7 +24,7 @@ from millstream.plan.standing import FOR_EVER, Sampling, WindowKind
 from millstream.queries import instants
 from millstream.queries.chorus import AloneError
 from millstream.queries.combining import Combining, Share, answered, began, shared_of
-from millstream.queries.matching import by_policy, lowered
+from millstream.queries.matching import lowered, some_by_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -121,9 +121,13 @@ class Family:
 
     def bits(self, leaf: int, rows: pa.Table, ids: Numbers) -> Bits:
         """For whom rows of a leaf may be."""
-        found, _ = by_policy(self.selections[leaf].ready(), rows, self.filters[leaf])
-        made = np.zeros((len(ids), len(self.runs)), bool)
-        made[found.rows, found.queries] = True
+        matcher, made = self.selections[leaf].ready(), np.zeros((len(ids), len(self.runs)), bool)
+        if matcher.filters:
+            for _, found in some_by_policy(matcher, rows, self.filters[leaf]):
+                made[found.rows, found.queries] = True
+        else:
+            # Nobody looks at any value, so one row is like the next.
+            made[:, matcher.match(rows.slice(0, 1), ()).queries] = True
         born = [r.place.streams[self.streams[leaf]].born for r in self.runs]
         made &= ids[:, None] >= np.array(born, np.int64)[None, :]
         return np.packbits(made, axis=1)

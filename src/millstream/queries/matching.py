@@ -18,7 +18,7 @@ from millstream.queries.tasks import Portion, in_tasks, portions
 from millstream.schedule.eddy import drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
@@ -51,18 +51,25 @@ def here(matcher: Matcher, rows: pa.Table, policy: Policy) -> tuple[Matched, lis
 
 def by_policy(matcher: Matcher, rows: pa.Table, policy: Policy) -> tuple[Matches, list[str]]:
     """Match rows some at a time, in an order that the policy draws anew from what became of those before."""
-    found, order = [], list[str]()
+    orders, found = zip(*some_by_policy(matcher, rows, policy), strict=True)
+    order = orders[-1]
+    if len(found) == 1:
+        return found[0], order
+    queries = np.concatenate([m.queries for m in found])
+    # Small numbers are sorted in one pass over them.
+    is_small = not len(queries) or queries.max() <= np.iinfo(np.uint16).max
+    by_query = np.argsort(queries.astype(np.uint16) if is_small else queries, kind="stable")
+    places = np.concatenate([m.rows for m in found])
+    return Matches(places[by_query], queries[by_query], _summed(p for m in found for p in m.passed)), order
+
+
+def some_by_policy(matcher: Matcher, rows: pa.Table, policy: Policy) -> Iterator[tuple[list[str], Matches]]:
+    """The same as it comes: the matches of some rows, in the order of queries, and the order of the operators."""
     for start in range(0, max(1, rows.num_rows), SOME):
         order = drawn(policy, matcher.operators)
         one = matcher.match(rows.slice(start, SOME), order)
         learn(policy, one.passed)
-        found.append(replace(one, rows=one.rows + start))
-    if len(found) == 1:
-        return found[0], order
-    queries = np.concatenate([m.queries for m in found])
-    by_query = np.argsort(queries, kind="stable")
-    places = np.concatenate([m.rows for m in found])
-    return Matches(places[by_query], queries[by_query], _summed(p for m in found for p in m.passed)), order
+        yield order, replace(one, rows=one.rows + start)
 
 
 def learn(policy: Policy, passed: Iterable[Passed]) -> None:

@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 
 MANY_ROWS = 131_072
 """A join is scheduled when so many rows of one stream are in its windows; SteMs serve smaller ones."""
-MOST_ROWS = 131_072
-"""A turn takes in so many rows of a stream at most: nobody gets anything of it sooner than its nearest slice."""
+MOST_ROWS = 1_048_576
+"""A turn takes in so many rows of a stream at most: nobody gets anything of it sooner than its nearest slice, but
+each turn more is a scan of all windows more."""
 MOST_TURNS = 64
 """While so many are open, what comes waits in the streams."""
 MOST_FOUND = 16_777_216

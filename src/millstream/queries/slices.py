@@ -141,8 +141,9 @@ class Index:
     def of(rows: pa.Table, columns: Sequence[str]) -> Index:
         if not columns:
             return Index.of_any(rows.num_rows)
-        values = tuple(pc.unique(rows.column(c)).drop_null() for c in columns)
-        own = _codes(values, rows, columns)
+        encoded = [rows.column(c).combine_chunks().dictionary_encode() for c in columns]
+        values = tuple(e.dictionary for e in encoded)
+        own = _combined(values, [e.indices for e in encoded])
         order = np.argsort(own, kind="stable")
         order = order[np.searchsorted(own[order], 0) :]
         codes, starts = np.unique(own[order], return_index=True)
@@ -179,10 +180,16 @@ class Index:
 
 def _codes(values: Sequence[pa.Array], rows: pa.Table, columns: Sequence[str]) -> Numbers:
     """Which combination of known values each row has; `NOBODY` for others and where one is NULL."""
-    made = np.zeros(rows.num_rows, np.int64)
-    for known, column in zip(values, columns, strict=True):
-        found = pc.index_in(rows.column(column), value_set=known)
-        own = np.asarray(found.fill_null(NOBODY).to_numpy(), np.int64)
+    return _combined(
+        values, [pc.index_in(rows.column(c), value_set=v) for v, c in zip(values, columns, strict=True)]
+    )
+
+
+def _combined(values: Sequence[pa.Array], places: Sequence[pa.Array | pa.ChunkedArray]) -> Numbers:
+    """One number for the places of a row's values among those that are known."""
+    made = np.zeros(len(places[0]), np.int64)
+    for known, found in zip(values, places, strict=True):
+        own = np.asarray(found.fill_null(NOBODY).to_numpy(zero_copy_only=False), np.int64)
         made = np.where((own < 0) | (made < 0), NOBODY, made * max(1, len(known)) + own)
     return made
 
