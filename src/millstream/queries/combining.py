@@ -107,19 +107,6 @@ class Combining:
         self._answers = answers
         self._stepper = stepper
 
-    def deliver(
-        self,
-        run: Run,
-        step: Step,
-        due: Sequence[Instant],
-        sides: Mapping[int, Side],
-        places: Mapping[int, Numbers],
-        before: Mapping[int, int],
-    ) -> Numbers:
-        """Deliver what one query makes of combinations; returns which ones."""
-        [kept] = self.deliver_all([Share(run, step, due, np.arange(len(places[0])))], sides, places, before)
-        return kept
-
     def deliver_all(
         self,
         shares: Sequence[Share],

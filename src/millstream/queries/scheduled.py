@@ -26,7 +26,7 @@ from millstream.plan.sharing import Equality, column_name
 from millstream.plan.standing import Sampling, WindowKind
 from millstream.queries import slices
 from millstream.queries.chorus import AloneError
-from millstream.queries.combining import Combining, answered, began, shared_of
+from millstream.queries.combining import Combining, Share, answered, began, shared_of
 from millstream.queries.joining import Family
 from millstream.queries.response import Arrivals, Responses
 from millstream.queries.slicing import Slicer, is_small
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from millstream.execute.session import Spark
     from millstream.queries.answering import Answers
-    from millstream.queries.run import Look, Run, Step
+    from millstream.queries.run import Look, Run
     from millstream.queries.running import Stepper
     from millstream.schedule.eddy import Policy
     from millstream.schedule.joins import Work
@@ -383,7 +383,7 @@ class Scheduled:
             if len(wanted):
                 rows = rows.only(wanted)
                 keys = [e.left_column if leaf == 0 else e.right_column for e in join.equalities]
-                made.append(Batch(leaf, rows, slices.Index.of(rows.rows, keys), bits[wanted]))
+                made.append(Batch(leaf, self._slicer.parcel(rows, keys), bits[wanted]))
         numbered = join.schedule.arrive(*(Arrival(str(b.leaf), len(b.rows)) for b in made))
         turn.batches = {n.number: b for n, b in zip(numbered, made, strict=True)}
         join.of_batch.update(dict.fromkeys(turn.batches, turn))
@@ -449,7 +449,7 @@ class Scheduled:
         tests = [shared_of(r).test for r in turn.cast.runs]
         wanted = () if join.equalities or None in tests else tuple(sorted({t for t in tests if t is not None}))
         return slices.Unit(
-            batch.rows, batch.index, batch.leaf, join.equalities, turn.taken[stream].reach,
+            batch.parcel, batch.leaf, join.equalities, turn.taken[stream].reach,
             work.part.low, work.part.high, table, columns_of(turn.cast, turn.look, other), wanted,
             turn.ruler(join.streams[batch.leaf], stream),
         )  # fmt: skip
@@ -493,53 +493,58 @@ class Scheduled:
         return made, failed
 
     def _release_turn(self, join: Join, turn: Turn, queries: Sequence[int]) -> tuple[int, set[int]]:
-        steps: list[tuple[Run, Step]] = []
-        waits: dict[int, Times] = {}
-        failed = set[int]()
         look = self._stepper.look(join.front.place)
         assert look is not None
         with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
             found = turn.combinations() if turn.results else None
-            for query in queries:
-                try:
-                    step, arrived = self._stepped(join, turn, join.runs[query], found)
-                except AloneError:
-                    failed.add(query)
-                    continue
-                steps.append((join.runs[query], step))
-                waits[query] = arrived
-            if steps:
-                self._stepper.store.commit_all(steps, look)
-        now = self._now()
-        for query, came in waits.items():
-            join.responses[query].add(np.asarray(now - came, np.float64))
-        turn.waiting -= waits.keys()
-        return sum(len(step.deliveries) for _, step in steps), failed
+            released = self._stepped_by_all(join, turn, queries, found)
+            if released:
+                self._stepper.store.commit_all([(share.run, share.step) for share, _ in released], look)
+        now, got = self._now(), {share.run.query.id for share, _ in released}
+        for share, came in released:
+            join.responses[share.run.query.id].add(np.asarray(now - came, np.float64))
+        turn.waiting -= got
+        return sum(len(share.step.deliveries) for share, _ in released), set(queries) - got
+
+    def _stepped_by_all(
+        self, join: Join, turn: Turn, queries: Sequence[int], found: Combinations | None
+    ) -> list[tuple[Share, Times]]:
+        """The steps of queries, together; if that fails, of those that can be stepped."""
+        try:
+            return self._stepped(join, turn, queries, found)
+        except AloneError:
+            if len(queries) == 1:
+                return []
+            return [one for query in queries for one in self._stepped_by_all(join, turn, [query], found)]
 
     def _stepped(
-        self,
-        join: Join,
-        turn: Turn,
-        run: Run,
-        found: Combinations | None,
-    ) -> tuple[Step, Times]:
-        """The step of a query that a turn leads it to, and when the later row of each of its results came."""
-        step = began(self._stepper, run, turn.found)
+        self, join: Join, turn: Turn, queries: Sequence[int], found: Combinations | None
+    ) -> list[tuple[Share, Times]]:
+        """The steps that a turn leads queries to, and when the later row of each of their results came."""
+        shares = [self._share(turn, join.runs[query], found) for query in queries]
+        fed = [share for share in shares if len(share.mine)]
+        came = {share.run.query.id: np.empty(0, np.float64) for share in shares}
+        if found is not None and fed:
+            kept = self._combining.deliver_all(fed, found.sides, found.places, turn.before)
+            for share, mine in zip(fed, kept, strict=True):
+                times = [
+                    self._arrivals[join.streams[leaf]].of(found.sides[leaf].ids[places[mine]])
+                    for leaf, places in sorted(found.places.items())
+                ]
+                came[share.run.query.id] = np.maximum(*times)
+        for share in shares:
+            answered(share.step, share.due)
+        return [(share, came[share.run.query.id]) for share in shares]
+
+    def _share(self, turn: Turn, run: Run, found: Combinations | None) -> Share:
+        """A step of a query with what it is due, and which of the results may be for it."""
+        step, rows = began(self._stepper, run, turn.found), run.plan.windows[0].rows
         due = self._stepper.due(run, step.place, step.came)
-        came = np.empty(0, np.float64)
         if run.place.is_counted:
-            step.lows = turn.lows(run.plan.windows[0].rows)
-        if due and found is not None:
-            mine = found.of(turn.cast.queries.index(run.query.id), run.plan.windows[0].rows)
-            own = {leaf: p[mine] for leaf, p in found.places.items()}
-            kept = self._combining.deliver(run, step, due, found.sides, own, turn.before) if len(mine) else mine
-            times = [
-                self._arrivals[join.streams[leaf]].of(found.sides[leaf].ids[p[kept]])
-                for leaf, p in sorted(own.items())
-            ]
-            came = np.maximum(*times)
-        answered(step, due)
-        return step, came
+            step.lows = turn.lows(rows)
+        if not due or found is None:
+            return Share(run, step, due, np.empty(0, np.int64))
+        return Share(run, step, due, found.of(turn.cast.queries.index(run.query.id), rows))
 
 
 def columns_of(cast: Family, look: Look, leaf: int) -> tuple[str, ...]:

@@ -11,8 +11,12 @@ which pairs anybody wants where no columns are to be equal.
 
 from __future__ import annotations
 
+import pickle
+import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +51,8 @@ MOST_PAIRS = 2_097_152
 """So many pairs are looked at together."""
 MOST_READ = 2_097_152
 """So many rows of a stream are looked up together; before the first of them all batches are hashed."""
+MOST_UNPACKED = 8
+"""A worker keeps so many of the batches that it was sent last."""
 NOBODY = -1
 
 
@@ -132,10 +138,10 @@ class Index:
     """A batch by the values of its columns that are to be equal to others; without any, each row fits each."""
 
     values: tuple[pa.Array, ...]
-    codes: Numbers
-    """The combinations of values that there are, in order."""
-    starts: Numbers
-    order: Numbers
+    codes: Numbers | None
+    """The combinations of values that there are, in order; None if these are all numbers up to some."""
+    starts: Places
+    order: Places
 
     @staticmethod
     def of(rows: pa.Table, columns: Sequence[str]) -> Index:
@@ -145,27 +151,27 @@ class Index:
         values = tuple(e.dictionary for e in encoded)
         own = _combined(values, [e.indices for e in encoded])
         order = np.argsort(own, kind="stable")
-        order = order[np.searchsorted(own[order], 0) :]
+        order = order[np.searchsorted(own[order], 0) :].astype(np.int32)
         codes, starts = np.unique(own[order], return_index=True)
-        return Index(values, codes, np.concatenate([starts, [len(order)]]), order)
+        starts = np.concatenate([starts, [len(order)]]).astype(np.int32)
+        return Index(values, None if len(codes) and codes[-1] == len(codes) - 1 else codes, starts, order)
 
     @staticmethod
     def of_any(rows: int) -> Index:
         """So many rows that fit whatever comes."""
-        return Index((), np.zeros(1, np.int64), np.array([0, rows], np.int64), np.arange(rows))
+        return Index((), None, np.array([0, rows]), np.arange(rows, dtype=np.int32))
 
-    def probe(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Numbers, Numbers]]:
+    @property
+    def bytes(self) -> int:
+        codes = 0 if self.codes is None else self.codes.nbytes
+        return int(sum(v.nbytes for v in self.values) + codes + self.starts.nbytes + self.order.nbytes)
+
+    def probe(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Places, Numbers]]:
         """The pairs that are equal, as places in the batch and among the rows; some at a time."""
-        if not len(self.codes):
+        if not len(self.order):
             return
-        if columns:
-            own = _codes(self.values, rows, columns)
-            at = np.minimum(np.searchsorted(self.codes, own), len(self.codes) - 1)
-            fits = np.flatnonzero(self.codes[at] == own)
-            at = at[fits]
-        else:
-            fits, at = np.arange(rows.num_rows), np.zeros(rows.num_rows, np.int64)
-        low, counts = self.starts[at], self.starts[at + 1] - self.starts[at]
+        fits, at = self._found(rows, columns)
+        low, counts = self.starts[at], (self.starts[at + 1] - self.starts[at]).astype(np.int64)
         ends = np.cumsum(counts)
         first = 0
         while first < len(fits):
@@ -177,6 +183,18 @@ class Index:
             yield self.order[base + np.arange(len(theirs))], theirs
             first = last
 
+    def _found(self, rows: pa.Table, columns: Sequence[str]) -> tuple[Numbers, Numbers]:
+        """The places of rows that have a partner, and of their combinations of values among all that there are."""
+        if not columns:
+            return np.arange(rows.num_rows), np.zeros(rows.num_rows, np.int64)
+        own = _codes(self.values, rows, columns)
+        if self.codes is None:
+            fits = np.flatnonzero(own >= 0)
+            return fits, own[fits]
+        at = np.minimum(np.searchsorted(self.codes, own), len(self.codes) - 1)
+        fits = np.flatnonzero(self.codes[at] == own)
+        return fits, at[fits]
+
 
 def _codes(values: Sequence[pa.Array], rows: pa.Table, columns: Sequence[str]) -> Numbers:
     """Which combination of known values each row has; `NOBODY` for others and where one is NULL."""
@@ -187,19 +205,54 @@ def _codes(values: Sequence[pa.Array], rows: pa.Table, columns: Sequence[str]) -
 
 def _combined(values: Sequence[pa.Array], places: Sequence[pa.Array | pa.ChunkedArray]) -> Numbers:
     """One number for the places of a row's values among those that are known."""
-    made = np.zeros(len(places[0]), np.int64)
+    made: Numbers | None = None
     for known, found in zip(values, places, strict=True):
         own = np.asarray(found.fill_null(NOBODY).to_numpy(zero_copy_only=False), np.int64)
-        made = np.where((own < 0) | (made < 0), NOBODY, made * max(1, len(known)) + own)
+        made = own if made is None else np.where((own < 0) | (made < 0), NOBODY, made * max(1, len(known)) + own)
+    assert made is not None
     return made
+
+
+class Parcel:
+    """The rows of a batch and their index, which many units look into.
+
+    Tasks are sent the name of a file, which is written when the first of them is sent and goes with the parcel; a
+    worker that has read it keeps it for the next slices.
+    """
+
+    def __init__(self, rows: Rows, index: Index, folder: Path | None = None) -> None:
+        self.rows = rows
+        self.index = index
+        self._folder = folder
+        self._path: Path | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self.rows.bytes + self.index.bytes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._folder is None:
+            return Parcel, (self.rows, self.index)
+        if self._path is None:
+            self._path = self._folder / f"{uuid.uuid4().hex}.batch"
+            weakref.finalize(self, self._path.unlink, missing_ok=True)
+            with segment.storage_errors():
+                self._path.write_bytes(pickle.dumps((self.rows, self.index), pickle.HIGHEST_PROTOCOL))
+        return unpacked, (self._path,)
+
+
+@lru_cache(MOST_UNPACKED)
+def unpacked(path: Path) -> Parcel:
+    """What was sent to a task; it has always the same to say."""
+    with segment.storage_errors():
+        return Parcel(*pickle.loads(path.read_bytes()))
 
 
 @dataclass(frozen=True)
 class Unit:
     """See the module's contract; `leaf` is the batch's own, 0 or 1, and `reach` tells of the other's rows."""
 
-    batch: Rows
-    index: Index
+    parcel: Parcel
     leaf: int
     equalities: tuple[Equality, ...]
     reach: Reach
@@ -212,6 +265,10 @@ class Unit:
     tests: tuple[str, ...] = ()
     """If there are any: pairs that pass none of them are for nobody."""
     ruler: Ruler = ByTime()
+
+    @property
+    def batch(self) -> Rows:
+        return self.parcel.rows
 
     @property
     def time_column(self) -> str:
@@ -273,34 +330,62 @@ class Pairs:
 
 def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs | None:
     """What a unit makes of some rows of the other stream; None if the tests cannot be told."""
-    [found] = matched_by_all([unit], unit.index, rows, ids, passes)
+    [found] = matched_by_all([unit], Batches.of([unit]), rows, ids, passes)
     return found
 
 
+@dataclass(frozen=True)
+class Batches:
+    """The batches of some units that have the same leaf, each once, and an index of the rows of all in turn."""
+
+    parcels: tuple[Parcel, ...]
+    starts: Numbers
+    index: Index
+
+    @staticmethod
+    def of(units: Sequence[Unit]) -> Batches:
+        parcels = tuple(dict.fromkeys(unit.parcel for unit in units))
+        starts = np.cumsum([0, *(len(p.rows) for p in parcels)])
+        if len(parcels) == 1:
+            return Batches(parcels, starts, parcels[0].index)
+        columns = units[0].own_columns
+        rows = [p.rows.rows.select(columns) for p in parcels]
+        index = Index.of(pa.concat_tables(rows), columns) if columns else Index.of_any(int(starts[-1]))
+        return Batches(parcels, starts, index)
+
+    def apart(self, places: Places) -> list[tuple[Parcel, NDArray[np.bool_] | slice, int]]:
+        """For each batch which of some places in all of them are in it, and where it begins."""
+        if len(self.parcels) == 1:
+            return [(self.parcels[0], slice(None), 0)]
+        owner = np.searchsorted(self.starts, places, "right") - 1
+        return [(p, owner == n, int(self.starts[n])) for n, p in enumerate(self.parcels)]
+
+
 def matched_by_all(
-    units: Sequence[Unit], index: Index, rows: pa.Table, ids: Numbers, passes: Passes
+    units: Sequence[Unit], batches: Batches, rows: pa.Table, ids: Numbers, passes: Passes
 ) -> list[Pairs | None]:
-    """What units with the same columns make of some rows; the index has the rows of all their batches in turn.
+    """What units with the same columns make of some rows.
 
     A row is looked up once, however many units there are; to which of them it is of use is asked of pairs alone.
     """
     times, columns = times_of(rows.column(units[0].time_column)), units[0].others_columns
-    kept = np.stack([unit.may_use(rows, ids, times) for unit in units])
-    places = np.flatnonzero(kept.any(axis=0))
+    kept = [unit.may_use(rows, ids, times) for unit in units]
+    places = np.flatnonzero(np.logical_or.reduce(kept))
     found: list[list[Pairs]] = [[no_pairs(unit)] for unit in units]
-    starts = np.cumsum([0, *(len(unit.batch) for unit in units)])
     failed = set[int]()
     # Few find a partner: all else of a row is looked at only then.
-    for mine, at in index.probe(_some(rows, columns, places), columns):
-        theirs, owner = places[at], np.searchsorted(starts, mine, "right") - 1
-        good = kept[owner, theirs]
-        for number in np.unique(owner[good]).tolist():
-            own, unit = good & (owner == number), units[number]
-            others = Rows(rows, ids, times, unit.reach.enter(ids, times))
-            try:
-                found[number].append(_in_slice(unit, others, mine[own] - starts[number], theirs[own], passes))
-            except UnprovenError:
-                failed.add(number)
+    for mine, at in batches.index.probe(_some(rows, columns, places), columns):
+        for parcel, own, start in batches.apart(mine):
+            some, theirs = mine[own] - start, places[at[own]]
+            for number, unit in enumerate(units):
+                good = kept[number][theirs] if unit.parcel is parcel else None
+                if good is None or not good.any():
+                    continue
+                others = Rows(rows, ids, times, unit.reach.enter(ids, times))
+                try:
+                    found[number].append(_in_slice(unit, others, some[good], theirs[good], passes))
+                except UnprovenError:
+                    failed.add(number)
     return [None if n in failed else Pairs.together(parts) for n, parts in enumerate(found)]
 
 
@@ -311,7 +396,7 @@ def _some(rows: pa.Table, columns: Sequence[str], places: Numbers) -> pa.Table:
     return rows.select(columns or rows.column_names[:1]).take(pa.array(places))
 
 
-def _in_slice(unit: Unit, others: Rows, mine: Numbers, theirs: Numbers, passes: Passes) -> Pairs:
+def _in_slice(unit: Unit, others: Rows, mine: Places, theirs: Places, passes: Passes) -> Pairs:
     """Those of some pairs that are as far away as the slice, and wanted."""
     away = unit.ruler.away(unit.batch, others, mine, theirs)
     kept = (away <= unit.high) & ((away > unit.low) | (unit.low == 0))
@@ -386,40 +471,34 @@ class Portion:
 def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[int, Pairs | None]]:
     """What a task makes of its portions, with their units' numbers; None where the kernel cannot say."""
     found: list[tuple[int, Pairs | None]] = []
-    for sources in _for_the_same(_by_source(portions)):
-        units, numbers = [p.asked for p in sources[0]], [p.number for p in sources[0]]
-        index = _index_of(units)
-        for rows, ids in _many(read(_all_of(own)) for own in sources):
-            found += zip(numbers, matched_by_all(units, index, rows, ids, passes), strict=True)
+    for own in _alike(portions):
+        units = {p.number: p.asked for p in own}
+        batches = Batches.of(list(units.values()))
+        for rows, ids in _many(read(source) for source in _sources(own)):
+            found += zip(units, matched_by_all(list(units.values()), batches, rows, ids, passes), strict=True)
     return [(number, pairs) for number, pairs in found if pairs is None or len(pairs)]
 
 
-def _index_of(units: Sequence[Unit]) -> Index:
-    """An index of the rows of all batches in turn."""
-    if len(units) == 1:
-        return units[0].index
-    columns = units[0].own_columns
-    batches = [unit.batch.rows.select(columns) for unit in units]
-    return Index.of(pa.concat_tables(batches), columns) if columns else Index.of_any(sum(map(len, units)))
-
-
-def _by_source(portions: Sequence[Portion]) -> Iterable[list[Portion]]:
-    """Portions of the same files, which are read once."""
+def _alike(portions: Sequence[Portion]) -> Iterable[list[Portion]]:
+    """Portions whose rows are looked up together: of the same columns of a stream, for the same leaf."""
     made: dict[object, list[Portion]] = {}
     for portion in portions:
-        files, unit = tuple(f.id for f in portion.files), portion.asked
-        source = (portion.table.id, unit.leaf, portion.columns, files, portion.inlined is None)
-        made.setdefault(source, []).append(portion)
+        made.setdefault((portion.table.id, portion.asked.leaf, portion.columns), []).append(portion)
     return made.values()
 
 
-def _for_the_same(sources: Iterable[list[Portion]]) -> Iterable[list[list[Portion]]]:
-    """Portions of other files for the same units."""
-    made: dict[object, list[list[Portion]]] = {}
-    for portions in sources:
-        asked = (portions[0].table.id, portions[0].columns, tuple(p.number for p in portions))
-        made.setdefault(asked, []).append(portions)
-    return made.values()
+def _sources(portions: Sequence[Portion]) -> Iterator[Portion]:
+    """Each file and what is in the catalogue once, with all that is asked for of it."""
+    asked: dict[int | None, list[Portion]] = {}
+    for portion in portions:
+        for file in portion.files:
+            asked.setdefault(file.id, []).append(replace(portion, files=(file,), inlined=None))
+        if portion.inlined is not None:
+            asked.setdefault(None, []).append(replace(portion, files=()))
+    for own in asked.values():
+        spans = tuple(dict.fromkeys(span for p in own for span in p.spans))
+        numbers = tuple(dict.fromkeys(span for p in own for span in p.numbers))
+        yield replace(own[0], spans=spans, numbers=numbers)
 
 
 def _many(reads: Iterable[Iterable[tuple[pa.Table, Numbers]]]) -> Iterator[tuple[pa.Table, Numbers]]:
@@ -434,13 +513,6 @@ def _many(reads: Iterable[Iterable[tuple[pa.Table, Numbers]]]) -> Iterator[tuple
             tables, numbers, count = [], [], 0
     if tables:
         yield pa.concat_tables(tables), np.concatenate(numbers)
-
-
-def _all_of(portions: Sequence[Portion]) -> Portion:
-    """What all of some portions of the same files ask for."""
-    spans = tuple(dict.fromkeys(span for p in portions for span in p.spans))
-    numbers = tuple(dict.fromkeys(span for p in portions for span in p.numbers))
-    return replace(portions[0], spans=spans, numbers=numbers)
 
 
 def read(portion: Portion) -> Iterator[tuple[pa.Table, Numbers]]:

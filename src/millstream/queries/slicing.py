@@ -7,6 +7,7 @@ asked for once.
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from millstream.catalog import stats
 from millstream.queries import slices
-from millstream.queries.slices import Pairs, Portion, Rows, Unit
+from millstream.queries.slices import Pairs, Parcel, Portion, Rows, Unit
 from millstream.queries.tasks import MOST_TASKS, in_tasks
 from millstream.schema import instant
 
@@ -70,6 +71,10 @@ class Slicer:
         made = pa.concat_tables(parts).take(pa.array(np.argsort(every, kind="stable")))
         return Rows(made.combine_chunks(), own, times, reach.enter(own, times))
 
+    def parcel(self, rows: Rows, columns: Sequence[str]) -> Parcel:
+        """A batch with an index of some columns, such as tasks can be sent."""
+        return Parcel(rows, slices.Index.of(rows.rows, columns), self._lake.scratch)
+
     def portions(self, units: Sequence[Unit], look: Look) -> list[Portion]:
         """What is to be read for each of some units."""
         return [self._of_unit(n, unit, look) for n, unit in enumerate(units)]
@@ -77,7 +82,7 @@ class Slicer:
     def run(self, portions: Sequence[Portion], passes: Passes) -> tuple[list[Pairs], int]:
         """What is found in portions, and how many jobs that took; `passes` tests pairs where the kernel cannot."""
         large = [p for p in portions if not is_small(p)]
-        results = slices.run([p for p in portions if is_small(p)])
+        results = _run_here([p for p in portions if is_small(p)])
         for own in in_tasks(self._spark.session, slices.run, _shares(large)) if large else ():
             results += own
         unproven = {n for n, pairs in results if pairs is None}
@@ -140,6 +145,15 @@ def is_small(portion: Portion) -> bool:
     if not unit.equalities and portion.rows * len(unit.batch) > HERE_PAIRS:
         return False
     return portion.rows <= HERE_ROWS
+
+
+def _run_here(portions: Sequence[Portion]) -> list[tuple[int, Pairs | None]]:
+    """What is found in the driver: each leaf in a thread, as reading and looking up are not Python's own work."""
+    leaves = [own for leaf in (0, 1) if (own := [p for p in portions if p.asked.leaf == leaf])]
+    if len(leaves) < 2 or any(p.asked.tests for p in portions):
+        return slices.run(portions)
+    with ThreadPoolExecutor(len(leaves)) as pool:
+        return [found for own in pool.map(slices.run, leaves) for found in own]
 
 
 def _shares(portions: Sequence[Portion]) -> list[list[Portion]]:

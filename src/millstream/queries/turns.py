@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from millstream.queries.place import Seen
     from millstream.queries.rulers import Ruler
     from millstream.queries.run import Look, Run
-    from millstream.queries.slices import Index, Pairs
+    from millstream.queries.slices import Pairs, Parcel
 
     Numbers = NDArray[np.int64]
     Bits = NDArray[np.uint8]
@@ -245,9 +245,12 @@ class Batch:
     """The active rows of a leaf in a turn, those alone that somebody may want."""
 
     leaf: int
-    rows: Rows
-    index: Index
+    parcel: Parcel
     bits: Bits
+
+    @property
+    def rows(self) -> Rows:
+        return self.parcel.rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +312,7 @@ class Turn:
     @property
     def bytes(self) -> int:
         """What is held for it in memory beside the streams."""
-        rows = sum(b.rows.bytes + b.bits.nbytes for b in self.batches.values())
+        rows = sum(b.parcel.bytes + b.bits.nbytes for b in self.batches.values())
         marks = sum(a.ids.nbytes + a.times.nbytes + a.met.nbytes for a in self.found.values())
         marks += sum(t.line.times.nbytes for t in self.taken.values() if t.line is not None)
         return int(rows + marks + sum(r.pairs.bytes + r.alive.nbytes for r in self.results))
