@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from millstream.queries.lines import NOWHERE, Line, joined, line_of
+from millstream.queries.parcels import Index, Parcel, Rows
 from millstream.queries.rulers import ByRows, ByTime
-from millstream.queries.slices import Index, Parcel, Reach, Rows, Unit, by_kernel, matched
+from millstream.queries.slices import Reach, Unit, by_kernel, matched
 from tests.unit.test_scheduled_joins import stream_table
 
 if TYPE_CHECKING:

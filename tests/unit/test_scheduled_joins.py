@@ -21,9 +21,10 @@ from hypothesis import strategies as some
 import millstream
 from millstream.catalog.records import StreamTime, TableInfo
 from millstream.plan.sharing import Equality
-from millstream.queries import joining, scheduled, slices, slicing
+from millstream.queries import joining, parcels, scheduled, slicing
+from millstream.queries.parcels import Index, Parcel, Rows
 from millstream.queries.response import Arrivals, Responses
-from millstream.queries.slices import Index, Parcel, Reach, Rows, Unit, by_kernel, matched
+from millstream.queries.slices import Reach, Unit, by_kernel, matched
 from millstream.schedule.join_policies import Measured
 from millstream.schema import Column, Duration, ObjectKind, Schema
 from millstream.storage import inline, segment
@@ -251,13 +252,13 @@ def test_a_batch_is_handed_to_tasks_as_a_file_that_goes_with_its_turn(
     opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slicing, "HERE_ROWS", -1)
-    written, dump = [], slices.pickle.dumps
+    written, dump = [], parcels.pickle.dumps
 
     def noted(*what: Any) -> bytes:
         written.append(what)
         return dump(*what)
 
-    monkeypatch.setattr(slices.pickle, "dumps", noted)
+    monkeypatch.setattr(parcels.pickle, "dumps", noted)
     with opened("one") as db:
         create(db)
         for length in (2, 5, 9):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from millstream.queries.lines import Line
-    from millstream.queries.slices import Places, Rows, Unit
+    from millstream.queries.parcels import Places, Rows
+    from millstream.queries.slices import Unit
 
     Numbers = NDArray[np.int64]
     Spans = tuple[tuple[int, int], ...]

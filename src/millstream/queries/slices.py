@@ -11,25 +11,21 @@ which pairs anybody wants where no columns are to be equal.
 
 from __future__ import annotations
 
-import pickle
-import uuid
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millstream.plan.sharing import ROWS
 from millstream.plan.standing import FOR_EVER, ROW_NUMBER, rows_name
 from millstream.queries import here
 from millstream.queries.combining import relation
+from millstream.queries.parcels import Index, Rows
 from millstream.queries.rulers import ByTime
 from millstream.schema import ROW_ID_COLUMN, instant
 from millstream.storage import segment
@@ -40,6 +36,7 @@ if TYPE_CHECKING:
 
     from millstream.catalog.records import DataFile, TableInfo
     from millstream.plan.sharing import Equality
+    from millstream.queries.parcels import Parcel
     from millstream.queries.rulers import Ruler
 
     Numbers = NDArray[np.int64]
@@ -47,52 +44,12 @@ if TYPE_CHECKING:
     Spans = tuple[tuple[int, int], ...]
     Passes = Callable[["Unit", "Pairs"], NDArray[np.bool_]]
 
-MOST_PAIRS = 2_097_152
-"""So many pairs are looked at together."""
 MOST_READ = 2_097_152
 """So many rows of a stream are looked up together; before the first of them all batches are hashed."""
-MOST_UNPACKED = 8
-"""A worker keeps so many of the batches that it was sent last."""
-NOBODY = -1
 
 
 class UnprovenError(Exception):
     """The kernel cannot say which pairs pass the tests; Spark can."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a stream, under names in lower case; `enter` is from when on they are in windows."""
-
-    rows: pa.Table
-    ids: Numbers
-    times: Numbers
-    enter: Numbers
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def only(self, kept: NDArray[np.bool_] | Numbers) -> Rows:
-        places = np.flatnonzero(kept) if kept.dtype == bool else kept
-        times = self.times[places]
-        enter = times if self.enter is self.times else self.enter[places]
-        return Rows(self.rows.take(pa.array(places)), self.ids[places], times, enter)
-
-    @property
-    def bytes(self) -> int:
-        enter = 0 if self.enter is self.times else self.enter.nbytes
-        return int(self.rows.nbytes + self.ids.nbytes + self.times.nbytes + enter)
-
-    @staticmethod
-    def together(parts: Sequence[Rows]) -> Rows:
-        times = np.concatenate([p.times for p in parts])
-        is_plain = all(p.enter is p.times for p in parts)
-        return Rows(
-            pa.concat_tables([p.rows for p in parts]),
-            np.concatenate([p.ids for p in parts]),
-            times,
-            times if is_plain else np.concatenate([p.enter for p in parts]),
-        )
 
 
 @dataclass(frozen=True)
@@ -131,121 +88,6 @@ class Reach:
     def is_active(self, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
         found = (ids >= self.position) | (times > self.passed) | (ids >= self.unanswered)
         return found | self.is_late(ids)
-
-
-@dataclass(frozen=True)
-class Index:
-    """A batch by the values of its columns that are to be equal to others; without any, each row fits each."""
-
-    values: tuple[pa.Array, ...]
-    codes: Numbers | None
-    """The combinations of values that there are, in order; None if these are all numbers up to some."""
-    starts: Places
-    order: Places
-
-    @staticmethod
-    def of(rows: pa.Table, columns: Sequence[str]) -> Index:
-        if not columns:
-            return Index.of_any(rows.num_rows)
-        encoded = [rows.column(c).combine_chunks().dictionary_encode() for c in columns]
-        values = tuple(e.dictionary for e in encoded)
-        own = _combined(values, [e.indices for e in encoded])
-        order = np.argsort(own, kind="stable")
-        order = order[np.searchsorted(own[order], 0) :].astype(np.int32)
-        codes, starts = np.unique(own[order], return_index=True)
-        starts = np.concatenate([starts, [len(order)]]).astype(np.int32)
-        return Index(values, None if len(codes) and codes[-1] == len(codes) - 1 else codes, starts, order)
-
-    @staticmethod
-    def of_any(rows: int) -> Index:
-        """So many rows that fit whatever comes."""
-        return Index((), None, np.array([0, rows]), np.arange(rows, dtype=np.int32))
-
-    @property
-    def bytes(self) -> int:
-        codes = 0 if self.codes is None else self.codes.nbytes
-        return int(sum(v.nbytes for v in self.values) + codes + self.starts.nbytes + self.order.nbytes)
-
-    def probe(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Places, Numbers]]:
-        """The pairs that are equal, as places in the batch and among the rows; some at a time."""
-        if not len(self.order):
-            return
-        fits, at = self._found(rows, columns)
-        low, counts = self.starts[at], (self.starts[at + 1] - self.starts[at]).astype(np.int64)
-        ends = np.cumsum(counts)
-        first = 0
-        while first < len(fits):
-            begun = int(ends[first] - counts[first])
-            last = max(first + 1, int(np.searchsorted(ends, begun + MOST_PAIRS, "right")))
-            some = slice(first, last)
-            theirs = np.repeat(fits[some], counts[some])
-            base = np.repeat(low[some] - (ends[some] - counts[some] - begun), counts[some])
-            yield self.order[base + np.arange(len(theirs))], theirs
-            first = last
-
-    def _found(self, rows: pa.Table, columns: Sequence[str]) -> tuple[Numbers, Numbers]:
-        """The places of rows that have a partner, and of their combinations of values among all that there are."""
-        if not columns:
-            return np.arange(rows.num_rows), np.zeros(rows.num_rows, np.int64)
-        own = _codes(self.values, rows, columns)
-        if self.codes is None:
-            fits = np.flatnonzero(own >= 0)
-            return fits, own[fits]
-        at = np.minimum(np.searchsorted(self.codes, own), len(self.codes) - 1)
-        fits = np.flatnonzero(self.codes[at] == own)
-        return fits, at[fits]
-
-
-def _codes(values: Sequence[pa.Array], rows: pa.Table, columns: Sequence[str]) -> Numbers:
-    """Which combination of known values each row has; `NOBODY` for others and where one is NULL."""
-    return _combined(
-        values, [pc.index_in(rows.column(c), value_set=v) for v, c in zip(values, columns, strict=True)]
-    )
-
-
-def _combined(values: Sequence[pa.Array], places: Sequence[pa.Array | pa.ChunkedArray]) -> Numbers:
-    """One number for the places of a row's values among those that are known."""
-    made: Numbers | None = None
-    for known, found in zip(values, places, strict=True):
-        own = np.asarray(found.fill_null(NOBODY).to_numpy(zero_copy_only=False), np.int64)
-        made = own if made is None else np.where((own < 0) | (made < 0), NOBODY, made * max(1, len(known)) + own)
-    assert made is not None
-    return made
-
-
-class Parcel:
-    """The rows of a batch and their index, which many units look into.
-
-    Tasks are sent the name of a file, which is written when the first of them is sent and goes with the parcel; a
-    worker that has read it keeps it for the next slices.
-    """
-
-    def __init__(self, rows: Rows, index: Index, folder: Path | None = None) -> None:
-        self.rows = rows
-        self.index = index
-        self._folder = folder
-        self._path: Path | None = None
-
-    @property
-    def bytes(self) -> int:
-        return self.rows.bytes + self.index.bytes
-
-    def __reduce__(self) -> tuple[object, ...]:
-        if self._folder is None:
-            return Parcel, (self.rows, self.index)
-        if self._path is None:
-            self._path = self._folder / f"{uuid.uuid4().hex}.batch"
-            weakref.finalize(self, self._path.unlink, missing_ok=True)
-            with segment.storage_errors():
-                self._path.write_bytes(pickle.dumps((self.rows, self.index), pickle.HIGHEST_PROTOCOL))
-        return unpacked, (self._path,)
-
-
-@lru_cache(MOST_UNPACKED)
-def unpacked(path: Path) -> Parcel:
-    """What was sent to a task; it has always the same to say."""
-    with segment.storage_errors():
-        return Parcel(*pickle.loads(path.read_bytes()))
 
 
 @dataclass(frozen=True)

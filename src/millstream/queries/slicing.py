@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from millstream.catalog import stats
 from millstream.queries import slices
-from millstream.queries.slices import Pairs, Parcel, Portion, Rows, Unit
+from millstream.queries.parcels import Index, Parcel, Rows
+from millstream.queries.slices import Pairs, Portion, Unit
 from millstream.queries.tasks import MOST_TASKS, in_tasks
 from millstream.schema import instant
 
@@ -73,7 +74,7 @@ class Slicer:
 
     def parcel(self, rows: Rows, columns: Sequence[str]) -> Parcel:
         """A batch with an index of some columns, such as tasks can be sent."""
-        return Parcel(rows, slices.Index.of(rows.rows, columns), self._lake.scratch)
+        return Parcel(rows, Index.of(rows.rows, columns), self._lake.scratch)
 
     def portions(self, units: Sequence[Unit], look: Look) -> list[Portion]:
         """What is to be read for each of some units."""
@@ -167,6 +168,9 @@ def _shares(portions: Sequence[Portion]) -> list[list[Portion]]:
             pieces.setdefault((portion.table.id, file.id), []).append(own)
         if portion.inlined is not None:
             pieces.setdefault((portion.table.id, None), []).append(replace(portion, files=()))
+    loads = [0] * tasks
     for piece in sorted(pieces.values(), key=lambda own: -own[0].rows):
-        min(shares, key=lambda share: sum(p.rows for p in share)).extend(piece)
+        least = loads.index(min(loads))
+        shares[least] += piece
+        loads[least] += piece[0].rows
     return [s for s in shares if s]

@@ -15,9 +15,10 @@ import numpy as np
 from millstream.plan.standing import FOR_EVER
 from millstream.queries import instants
 from millstream.queries.lines import Line, line_of
+from millstream.queries.parcels import Rows
 from millstream.queries.place import Place
 from millstream.queries.rulers import ByRows, ByTime
-from millstream.queries.slices import Reach, Rows
+from millstream.queries.slices import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
     from millstream.queries.arrivals import Arrived
     from millstream.queries.feeding import Feeder
     from millstream.queries.joining import Family
+    from millstream.queries.parcels import Parcel
     from millstream.queries.place import Seen
     from millstream.queries.rulers import Ruler
     from millstream.queries.run import Look, Run
-    from millstream.queries.slices import Pairs, Parcel
+    from millstream.queries.slices import Pairs
 
     Numbers = NDArray[np.int64]
     Bits = NDArray[np.uint8]
