@@ -17,12 +17,10 @@ from millstream.plan.incremental import state_name, stream_name
 from millstream.plan.standing import ENTER, INSTANTS, LEAVE, N, Sampling, WindowKind
 from millstream.rewrite import names
 from millstream.rewrite.lift import UnliftableError
-from millstream.rewrite.splitting import is_window
 
 if TYPE_CHECKING:
     from millstream.plan.incremental import Part
     from millstream.plan.standing import Sample, Window
-    from millstream.rewrite.splitting import Splitting
 
 E, U = "e", "u"
 KEYED = re.compile(r"\(SELECT (.*) FROM (\w+) AS v GROUP BY (.*)\)", re.DOTALL)
@@ -41,19 +39,6 @@ def check(window: Window, sample: Sample) -> None:
         raise UnliftableError("rows are answered as they are committed")
 
 
-def carry(query: exp.Query, _: Splitting) -> None:
-    """Let subqueries in FROM that pass rows of windows on pass on when these enter and leave, in place."""
-    for subquery in reversed(
-        [s for s in query.find_all(exp.Subquery) if isinstance(s.parent, exp.From | exp.Join)]
-    ):
-        for select in branches(subquery.this):
-            source = _only_source(select)
-            if source is not None:
-                alias = exp.to_identifier(source.alias_or_name, quoted=True)
-                marks = [exp.alias_(exp.column(m, table=alias.copy()), m) for m in (ENTER, LEAVE)]
-                select.set("expressions", [*select.expressions, *marks])
-
-
 def branches(query: exp.Expr) -> list[exp.Select]:
     """The selects of a query that pass their rows on: itself, or the sides of a UNION ALL."""
     if isinstance(query, exp.Subquery):
@@ -61,23 +46,6 @@ def branches(query: exp.Expr) -> list[exp.Select]:
     if isinstance(query, exp.Union) and query.args.get("distinct") is False:
         return [*branches(query.this), *branches(query.expression)]
     return [query] if isinstance(query, exp.Select) else []
-
-
-def _only_source(select: exp.Select) -> exp.Expr | None:
-    """The source that a select passes rows of a window on from, if it does no more than that."""
-    expressions = [n for e in select.expressions for n in names.own_nodes(e)]
-    if any(select.args.get(c) for c in ("group", "distinct", "limit", "offset", "having", "qualify")):
-        return None
-    if any(isinstance(n, exp.Window) or names.is_aggregate(n) for n in expressions):
-        return None
-    sources = [s for s in names.sources(select) if any(is_window(t.name) for t in s.find_all(exp.Table))]
-    if len(sources) != 1:
-        return None
-    source = sources[0]
-    if isinstance(source, exp.Table):
-        return source
-    passed = all(ENTER in b.named_selects for b in branches(source))
-    return source if passed and branches(source) else None
 
 
 def of_part(part: Part) -> Part:

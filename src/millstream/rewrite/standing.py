@@ -1,11 +1,11 @@
 """A continuous query → its plan: windows told apart, the query lifted, groupings kept as panes where they can be.
 
-    1  every stream in FROM becomes a window of its own; names qualified        normal.py
-    2  PREV, first and last say what they go by                                 here
-    3  the query for many instants, over the windows' rows                      lift.py
-    4  groupings pushed below joins of windows, or above the pairs of their rows eager.py, pairs.py
-    5  groupings over one window split into partial results of panes            views.py, block.py, panes.py
-    6  what is left above them, for many instants, over merged panes            lift.py
+    1  every stream in FROM becomes a window of its own; names qualified          normal.py
+    2  PREV, first and last say what they go by                                   here
+    3  the query for many instants, over the windows' rows                        lift.py
+    4  bounds of cut windows, marks of rows, groupings above joins                RULES, a file each
+    5  groupings over one window split into partial results of panes              views.py, block.py, panes.py
+    6  what is left above them, for many instants, over merged panes              lift.py
 
 Nothing is refused for its shape: without a rule for 3 a query is asked instant by instant, without one for 5 or 6
 its windows are evaluated anew; the plan says why.
@@ -22,13 +22,13 @@ from sqlglot import exp
 from millstream.errors import Condition, StatementError
 from millstream.plan.standing import ROW_NUMBER, TIME, Answering, WindowKind, opened, window_name
 from millstream.rewrite import names, panes
-from millstream.rewrite.bounds import as_instants
+from millstream.rewrite.as_instants import as_instants
+from millstream.rewrite.carry_marks import carry_marks
 from millstream.rewrite.derive import with_marks
-from millstream.rewrite.eager import push_below_joins
+from millstream.rewrite.join_pane_by_pane import join_pane_by_pane
 from millstream.rewrite.lift import UnliftableError, is_monotone, lift
 from millstream.rewrite.normal import normal
-from millstream.rewrite.pairs import join_pane_by_pane
-from millstream.rewrite.panes import carry
+from millstream.rewrite.push_below_joins import push_below_joins
 from millstream.rewrite.splitting import Splitting, is_window, number_of
 from millstream.rewrite.views import Known, Rewriter, Role, told_the_time
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PLACE_HOLDER = re.compile(r"`(__ms_(?:window|merged|values|stream)_\d+__|__ms_instants__)`")
 RULES: tuple[Callable[[exp.Query, Splitting], None], ...] = (
     as_instants,
-    carry,
+    carry_marks,
     push_below_joins,
     join_pane_by_pane,
 )

@@ -15,7 +15,7 @@ import pytest
 from millstream.plan.incremental import Part
 from millstream.queries import arrivals, emitting, feeding, held, instants, running, windows
 from millstream.queries.panes import Panes
-from millstream.rewrite import eager, lift, names
+from millstream.rewrite import lift, names, push_below_joins
 from tests.law.windows.feed import Run, only
 from tests.law.windows.grammar import Emit, Query
 from tests.law.windows.model import Ends, Every, Realtime
@@ -115,7 +115,7 @@ def _oldest_of_a_tie(patch: pytest.MonkeyPatch) -> None:
 
 
 def _joins_unweighted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(eager, "_weight", lambda *_, **__: "1L")
+    patch.setattr(push_below_joins, "_weight", lambda *_, **__: "1L")
 
 
 def _nothing_made_anew(patch: pytest.MonkeyPatch) -> None:

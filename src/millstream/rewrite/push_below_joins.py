@@ -6,7 +6,7 @@
 Every window is grouped by those of its columns that joins, keys and the rest speak of; aggregates over one window
 are pushed below and weighted with how many rows of the other windows meet a row; all others are computed above,
 weighted with how many rows stand behind one. So tables stay above, where they may change, and rows of two windows
-meet as groups. What depends on the values of both rows of a pair is for `pairs.py`.
+meet as groups. What depends on the values of both rows of a pair is for `join_pane_by_pane.py`.
 """
 
 from __future__ import annotations
