@@ -1,10 +1,11 @@
 """Sliding windows by plan rewriting, against re-evaluation on Spark: the queries and parameters of DataCell.
 
-sliding      Q1, 10.24M to 102.4M rows a window, 20K a slide: response for each slide (figures 4 and 6)
+sliding      Q1, 10.24M to 102.4M rows a window, 20K a slide: response for each slide (figures 4a and 6a)
 selectivity  Q1, 10.24M rows, 20K a slide, 10 to 90 % of the rows selected (figure 5a)
-panes        Q1, 10.24M rows, 2 to 4,096 slides a window (figure 7)
+panes        Q1, 10.24M rows, 2 to 4,096 slides a window; Q2, 102,400 rows, 2 to 256 (figure 7)
 backlog      Q1, one slide, and 100 slides that have waited
-join         Q2, two streams, 102,400 and 1,024,000 rows a window, 64 slides a window (figure 5b)
+join         Q2, two streams, 102,400 and 1,024,000 rows a window, 64 slides a window; and with rows that meet
+             1 to 100 others (figures 4b and 5b)
 landmark     Q3, 2.5M rows a slide, 40 answers (figure 6b)
 chunks       Q1, the newest slide pre-processed in 1 to 64 chunks (figure 8)
 streaming    a hopping window over time, against Structured Streaming's own `window(…)`
@@ -27,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _svg import Plot, Series
-from harness import Measure, Run, at_least, at_most, main, seconds
+from harness import Measure, Run, Target, at_least, at_most, main, seconds
 from pyspark.sql import SparkSession
 
 import millstream
@@ -40,6 +41,8 @@ SLIDES, REPEATS, WARM = 20, 5, 3
 MOST_CHECKED = 2_000_000
 """Up to here the last answer is checked against the window's rows, which are kept for that."""
 INCREMENTAL, AGAIN = "incremental", "re-evaluated"
+Q2_WINDOW = 102_400
+POWERS = "slides a window (powers of 2)"
 
 
 class Rows:
@@ -168,18 +171,11 @@ def sliding(run: Run) -> Sequence[Measure]:
             found[window] = in_turns(db, insert, q1(window, slide)[1], {"s": folder})
         shutil.rmtree(folder)
     smallest, largest = min(found), max(found)
-    measures = [
-        Measure(
-            f"Q1, {window:,} rows: re-evaluated over incremental",
-            _median(slow) / _median(fast),
-            "×",
-            {smallest: at_least(5), largest: at_least(40)}.get(window),
-            {INCREMENTAL: fast, AGAIN: slow},
-        )
-        for window, (fast, slow) in found.items()
-    ]
+    targets = {smallest: at_least(5), largest: at_least(40)}
+    measures = [_times(f"Q1, {window:,} rows", *own, targets.get(window)) for window, own in found.items()]
     flat = _median(found[largest][0]) / _median(found[smallest][0])
     measures.append(Measure(f"Q1, response at {largest:,} over {smallest:,} rows", flat, "×", at_most(1.5)))
+    _plot_slides(run, "q1", *found[smallest])
     _plot(run, "sliding", "rows a window (millions)", {
         INCREMENTAL: [(w / 1e6, _median(f)) for w, (f, _) in found.items()],
         AGAIN: [(w / 1e6, _median(s)) for w, (_, s) in found.items()],
@@ -204,19 +200,37 @@ def selectivity(run: Run) -> Sequence[Measure]:
 
 
 def panes(run: Run) -> Sequence[Measure]:
-    """Q1: response as a window of one size is cut into more slides."""
-    window = run.scaled(WINDOW)
+    """Q1 and Q2: response as a window of one size is cut into more slides."""
+    window, again = run.scaled(WINDOW), list[float]()
+    folder = stored(run.folder / "rows", Rows(), window)
     taken = {}
     for count in (2, 8, 64, 512, 4_096):
-        with _q1(run, window, max(1, window // count)) as (db, insert):
+        slide = max(1, window // count)
+        with _q1(run, window, slide) as (db, insert):
             slides(db, insert, WARM)
             taken[count] = slides(db, insert, REPEATS if count < 64 else SLIDES)
+            again = again or in_turns(db, insert, q1(window, slide)[1], {"s": folder})[1]
+    shutil.rmtree(folder)
     flat = max(_median(taken[512]), _median(taken[4_096])) / _median(taken[64])
-    _plot(run, "panes", "slides a window (powers of 2)", {
-        INCREMENTAL: [(float(np.log2(n)), _median(t)) for n, t in taken.items()]
+    _plot(run, "panes-q1", POWERS, {
+        INCREMENTAL: [(float(np.log2(n)), _median(t)) for n, t in taken.items()],
+        AGAIN: [(float(np.log2(n)), _median(again)) for n in taken],
     })  # fmt: skip
-    samples = {str(n): t for n, t in taken.items()}
-    return [Measure("Q1, response at 512 and 4,096 slides over 64", flat, "×", at_most(1.5), samples)]
+    samples = {str(n): t for n, t in taken.items()} | {AGAIN: again}
+    return [
+        Measure("Q1, response at 512 and 4,096 slides over 64", flat, "×", at_most(1.5), samples),
+        *_panes_of_a_join(run),
+    ]
+
+
+def _panes_of_a_join(run: Run) -> Sequence[Measure]:
+    window = run.scaled(Q2_WINDOW)
+    found = {count: _q2(run, Q2, window, max(1, window // count)) for count in (2, 16, 64, 256)}
+    _plot(run, "panes-q2", POWERS, {
+        INCREMENTAL: [(float(np.log2(n)), _median(f)) for n, (f, _) in found.items()],
+        AGAIN: [(float(np.log2(n)), _median(s)) for n, (_, s) in found.items()],
+    })  # fmt: skip
+    return [_times(f"Q2, {count} slides a window", *own) for count, own in found.items()]
 
 
 def backlog(run: Run) -> Sequence[Measure]:
@@ -247,28 +261,44 @@ def join(run: Run) -> Sequence[Measure]:
     """Q2: two streams joined."""
     measures = []
     for label, text, size, target in (
-        ("Q2", Q2, 102_400, at_least(1)),
-        ("Q2", Q2, 1_024_000, at_least(3)),
-        ("of both rows", PAIRS, 102_400, None),
-        ("of both rows", PAIRS, 1_024_000, None),
+        ("Q2", Q2, Q2_WINDOW, at_least(1)),
+        ("Q2", Q2, 10 * Q2_WINDOW, at_least(3)),
+        ("of both rows", PAIRS, Q2_WINDOW, None),
+        ("of both rows", PAIRS, 10 * Q2_WINDOW, None),
     ):
         window = run.scaled(size)
-        fast, slow = _q2(run, text, window, max(1, window // 64))
-        name = f"{label}, {window:,} rows: re-evaluated over incremental"
-        samples = {INCREMENTAL: fast, AGAIN: slow}
-        measures.append(Measure(name, _median(slow) / _median(fast), "×", target, samples))
-    return measures
+        found = _q2(run, text, window, max(1, window // 64))
+        if text == Q2 and size == Q2_WINDOW:
+            _plot_slides(run, "q2", *found)
+        measures.append(_times(f"{label}, {window:,} rows", *found, target))
+    return [*measures, *_meeting(run)]
 
 
-def _joined(seed: int, window: int) -> Rows:
-    """A stream of which each row meets about ten of the other's window."""
-    return Rows(seed=seed, others=max(1, window // 10))
+def _meeting(run: Run) -> Sequence[Measure]:
+    """Q2: response as rows meet more others."""
+    window = run.scaled(Q2_WINDOW)
+    found = {meets: _q2(run, Q2, window, max(1, window // 64), meets) for meets in (1, 10, 100)}
+    _plot(run, "join-selectivity", "others that a row meets (powers of 10)", {
+        INCREMENTAL: [(float(np.log10(m)), _median(f)) for m, (f, _) in found.items()],
+        AGAIN: [(float(np.log10(m)), _median(s)) for m, (_, s) in found.items()],
+    })  # fmt: skip
+    return [_times(f"Q2, each row meets about {meets}", *own) for meets, own in found.items()]
 
 
-def _q2(run: Run, text: str, window: int, slide: int) -> tuple[list[float], list[float]]:
+def _times(name: str, fast: list[float], slow: list[float], target: Target | None = None) -> Measure:
+    samples = {INCREMENTAL: fast, AGAIN: slow}
+    return Measure(f"{name}: re-evaluated over incremental", _median(slow) / _median(fast), "×", target, samples)
+
+
+def _joined(seed: int, window: int, meets: int) -> Rows:
+    """A stream of which each row meets about so many of the other's window."""
+    return Rows(seed=seed, others=max(1, window // meets))
+
+
+def _q2(run: Run, text: str, window: int, slide: int, meets: int = 10) -> tuple[list[float], list[float]]:
     """Windows of time hold so many rows as one comes in each unit of time."""
     with database(run.folder / "db") as db:
-        rows = {n: _joined(i, window) for i, n in enumerate("ab")}
+        rows = {n: _joined(i, window, meets) for i, n in enumerate("ab")}
         for name in rows:
             db.sql(f"CREATE STREAM {name} (x1 INT, x2 INT, t BIGINT) TIMESTAMP BY t")
         body = text.format(f" [INTERVAL {window - 1}]", f" [INTERVAL {window - 1}]")
@@ -286,7 +316,7 @@ def _q2(run: Run, text: str, window: int, slide: int) -> tuple[list[float], list
             source.keeps = window <= MOST_CHECKED
         insert(window)
         db.drain()
-        folders = {n: stored(run.folder / n, _joined(i, window), window) for i, n in enumerate("ab")}
+        folders = {n: stored(run.folder / n, _joined(i, window, meets), window) for i, n in enumerate("ab")}
         found = in_turns(db, lambda: insert(slide), text.format("", ""), folders)
         if all(source.keeps for source in rows.values()):
             _check_q2(db, rows, window, is_about_pairs=text == PAIRS)
@@ -334,13 +364,28 @@ def landmark(run: Run) -> Sequence[Measure]:
             totals[1] += pc.sum(chosen.column("x2")).as_py() or 0
             db.insert("s", some)
 
-        taken = slides(db, insert, 40)
+        taken, again = list[float](), list[tuple[float, float]]()
+        for number in range(10, 41, 10):
+            taken += slides(db, insert, 10)
+            folder = stored(run.folder / "rows", Rows(), number * slide)
+            again.append((number, _landmark_again(db, folder, bound)))
+            shutil.rmtree(folder)
         if db.results("q")[-1].fetchall() != [tuple(totals)]:
             raise AssertionError(f"Q3 gave another answer than {totals}")
-    _plot(run, "landmark", "answer", {INCREMENTAL: [(i + 1, t * 1_000) for i, t in enumerate(taken)]})
+    _plot(run, "landmark", "answer", {
+        INCREMENTAL: [(i + 1, t * 1_000) for i, t in enumerate(taken)],
+        AGAIN: [(n, t * 1_000) for n, t in again],
+    })  # fmt: skip
     late, early = statistics.median(taken[-3:]), statistics.median(taken[1:4])
-    notes = {"second_ms": taken[1] * 1_000, "fortieth_ms": taken[-1] * 1_000}
+    notes = {"second_ms": taken[1] * 1_000, "fortieth_ms": taken[-1] * 1_000, "re_evaluated_s": dict(again)}
     return [Measure("Q3, 40th answer over the 2nd", late / early, "×", at_most(1.3), {"answers": taken}, notes)]
+
+
+def _landmark_again(db: Database, folder: Path, bound: int) -> float:
+    """How long Spark takes for all rows so far."""
+    db.spark.read.parquet(str(folder)).createOrReplaceTempView("s")
+    text = f"SELECT max(x1) AS m, sum(x2) AS total FROM s WHERE x1 > {bound}"
+    return min(seconds(lambda: db.spark.sql(text).toArrow()) for _ in range(WARM))
 
 
 def chunks(run: Run) -> Sequence[Measure]:
@@ -459,6 +504,15 @@ def _theirs(run: Run, folder: Path, batches: int) -> tuple[float, Hops]:
         raise AssertionError(f"{len(query.recentProgress)} batches of {batches} were processed")
     rows = spark.sql("SELECT unix_micros(window.end) / 1e6, k, total, n FROM theirs").toPandas()
     return taken, {(float(e), int(k)): (int(total), int(n)) for e, k, total, n in rows.itertuples(index=False)}
+
+
+def _plot_slides(run: Run, name: str, fast: list[float], slow: list[float]) -> None:
+    """Figure 4: one answer after the other; re-evaluations stood in between, at the same distance."""
+    apart = len(fast) / len(slow)
+    _plot(run, f"slides-{name}", "slide", {
+        INCREMENTAL: [(i + 1, t * 1_000) for i, t in enumerate(fast)],
+        AGAIN: [((i + 1) * apart, t * 1_000) for i, t in enumerate(slow)],
+    })  # fmt: skip
 
 
 def _plot(run: Run, name: str, across: str, lines: dict[str, list[tuple[float, float]]]) -> None:
