@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -370,23 +371,29 @@ class Scheduled:
 
     def _batches(self, join: Join, turn: Turn) -> None:
         """Read the active rows of each leaf, and let the schedule know of them."""
-        made = []
-        for leaf, stream in enumerate(join.streams):
-            taken = turn.taken[stream]
-            if not len(taken.active.ids):
-                continue
-            table, columns = turn.look.tables[stream], columns_of(turn.cast, turn.look, leaf)
-            rows = self._slicer.rows(table, turn.look, taken.active, taken.reach, columns)
-            join.widths[stream] = rows.rows.nbytes / max(1, len(rows))
-            bits = turn.cast.bits(leaf, rows.rows, rows.ids)
-            wanted = np.flatnonzero(bits.any(axis=1))
-            if len(wanted):
-                rows = rows.only(wanted)
-                keys = [e.left_column if leaf == 0 else e.right_column for e in join.equalities]
-                made.append(Batch(leaf, self._slicer.parcel(rows, keys), bits[wanted]))
+        leaves = [leaf for leaf, stream in enumerate(join.streams) if len(turn.taken[stream].active.ids)]
+        with ThreadPoolExecutor(len(join.streams)) as pool:
+            made = [b for b in pool.map(lambda leaf: self._batch(join, turn, leaf), leaves) if b is not None]
         numbered = join.schedule.arrive(*(Arrival(str(b.leaf), len(b.rows)) for b in made))
         turn.batches = {n.number: b for n, b in zip(numbered, made, strict=True)}
         join.of_batch.update(dict.fromkeys(turn.batches, turn))
+
+    def _batch(self, join: Join, turn: Turn, leaf: int) -> Batch | None:
+        """The active rows of a leaf that somebody may want."""
+        stream = join.streams[leaf]
+        taken, table = turn.taken[stream], turn.look.tables[stream]
+        rows = self._slicer.rows(
+            table, turn.look, taken.active, taken.reach, columns_of(turn.cast, turn.look, leaf)
+        )
+        join.widths[stream] = rows.rows.nbytes / max(1, len(rows))
+        bits = turn.cast.bits(leaf, rows.rows, rows.ids)
+        wanted = np.flatnonzero(bits.any(axis=1))
+        if not len(wanted):
+            return None
+        keys = [e.left_column if leaf == 0 else e.right_column for e in join.equalities]
+        if len(wanted) < len(rows):
+            rows, bits = rows.only(wanted), bits[wanted]
+        return Batch(leaf, self._slicer.parcel(rows, keys), bits)
 
     # Units
 
