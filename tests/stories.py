@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from itertools import cycle
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -46,21 +48,33 @@ def aggregate(random: Random, stream: str = "s") -> str:
     return f"SELECT {keys[0]}{sums} FROM {window}{emit}"
 
 
-def join(random: Random) -> str:
-    count = random.choice([2, 2, 2, 2, 3, 4])
+@dataclass(frozen=True)
+class Shape:
+    """What joins have in common that share: streams, and for each but the first what is to be equal."""
+
+    streams: tuple[str, ...]
+    conditions: tuple[str, ...]
+
+
+def shape(random: Random, count: int) -> Shape:
     streams = random.sample(STREAMS, count) if random.random() < 0.8 else random.choices(STREAMS, k=count)
-    named = [f"{name} [INTERVAL {random.choice([3, 6, 9])}] AS x{i}" for i, name in enumerate(streams)]
-    text = named[0]
+    conditions = []
     for i in range(1, count):
-        column = random.choice(["k", "k", "w"])
-        other = random.randrange(i)
-        text += f" JOIN {named[i]} ON x{other}.{column} = x{i}.{column}"
-        if random.random() < 0.3:
-            text += f" AND x{other}.b = x{i}.b"
+        column, other = random.choice(["k", "k", "w"]), random.randrange(i)
+        more = f" AND x{other}.b = x{i}.b" if random.random() < 0.3 else ""
+        conditions.append(f"x{other}.{column} = x{i}.{column}{more}")
+    return Shape(tuple(streams), tuple(conditions))
+
+
+def join(random: Random, drawn: Shape | None = None) -> str:
+    drawn = drawn or shape(random, random.choice([2, 2, 2, 2, 3, 4]))
+    named = [f"{name} [INTERVAL {random.choice([3, 6, 9])}] AS x{i}" for i, name in enumerate(drawn.streams)]
+    pairs = zip(named[1:], drawn.conditions, strict=True)
+    text = named[0] + "".join(f" JOIN {one} ON {condition}" for one, condition in pairs)
     tests = [
         "x0.a > 3",
         "x1.b < 2",
-        f"x{count - 1}.a IN (1, 2, 3)",
+        f"x{len(named) - 1}.a IN (1, 2, 3)",
         "x0.a + x1.a > 6",
         "x0.w LIKE 'a%'",
         "x0.t < x1.t",
@@ -73,21 +87,39 @@ def join(random: Random) -> str:
     return f"SELECT {columns} FROM {text}{where}{sample} EMIT NEW"
 
 
+def sharing_joins(seed: object) -> Callable[[Random], str]:
+    """Makes joins of two, three and four streams in turn, two of each: windows, tests and columns differ alone."""
+    random = Random(f"shapes {seed}")
+    shapes = [shape(random, count) for count in (2, 3, 4)]
+    turns = cycle([drawn for drawn in shapes for _ in range(2)])
+    return lambda random: join(random, next(turns))
+
+
 def a_story(
     seed: int, makers: tuple[Callable[[Random], str], ...], streams: tuple[str, ...], steps: int = 9
 ) -> Story:
-    """Queries of each of some kinds come and go while rows come, some of them late."""
+    """Queries of each of some kinds come and go while rows come, some of them late.
+
+    Past halfway one of the last kind comes, and the first of each kind go; until then nobody goes.
+    """
     random = Random(f"windows {seed}")
     story: Story = []
     there: list[str] = []
     at = dict.fromkeys(streams, 0)
     for step in range(steps):
-        for number in range(random.choice([0, 1, 2]) if step else 3 * len(makers) + 2):
+        is_past_half = step == steps // 2 + 1
+        for number in range(random.choice([0, 1, 2]) + is_past_half if step else 3 * len(makers) + 2):
             there.append(f"q{step}_{number}")
             query = makers[number % len(makers)] if not step else random.choice(makers)
+            if is_past_half and not number:
+                query = makers[-1]
             story.append(("sql", f"CREATE CONTINUOUS QUERY {there[-1]} AS {query(random)}"))
-        if len(there) > 5 and random.random() < 0.3:
-            story.append(("sql", f"DROP CONTINUOUS QUERY {there.pop(random.randrange(len(there)))}"))
+        for first in (f"q0_{number}" for number in range(len(makers)) if is_past_half):
+            if first in there:
+                there.remove(first)
+                story.append(("drop", (first, True)))
+        if step > steps // 2 + 1 and len(there) > 5 and random.random() < 0.4:
+            story.append(("drop", (there.pop(random.randrange(len(there))), random.random() < 0.5)))
         for stream in streams:
             at[stream] += random.randrange(3)
             rows = [
@@ -110,10 +142,18 @@ def a_story(
     return [*story, *(("sql", f"ADVANCE {s} TO 200") for s in streams), ("drain", None)]
 
 
-def told(db: Database, story: Story, cut: int = 1_000) -> None:
+def told(db: Database, story: Story, cut: int = 1_000) -> dict[str, list[Any]]:
+    """Let a story happen; returns what queries that were dropped had been given."""
+    gone: dict[str, list[Any]] = {}
     for what, about in story:
         if what == "sql":
             db.sql(about)
+        elif what == "drop":
+            name, is_drained = about
+            if is_drained:
+                db.drain()
+            gone[name] = given(db, name, queries(db)[name])
+            db.sql(f"DROP CONTINUOUS QUERY {name}")
         elif what == "insert":
             stream, rows = about
             for start in range(0, len(rows), cut):
@@ -122,6 +162,12 @@ def told(db: Database, story: Story, cut: int = 1_000) -> None:
                     db.drain()
         elif what == "drain":
             db.drain()
+    return gone
+
+
+def behind(story: Story) -> set[str]:
+    """The queries that were dropped before all that was due to them was delivered, perhaps."""
+    return {about[0] for what, about in story if what == "drop" and not about[1]}
 
 
 def create(db: Database, streams: tuple[str, ...]) -> None:
@@ -146,4 +192,9 @@ def had(db: Database, name: str, *, is_aggregate: bool = False) -> list[Any]:
 
 def every(db: Database) -> dict[str, list[Any]]:
     """What all queries were given, by name."""
-    return {n: had(db, n, is_aggregate=AGGREGATE.search(t) is not None) for n, t in queries(db).items()}
+    return {name: given(db, name, text) for name, text in queries(db).items()}
+
+
+def given(db: Database, name: str, text: str) -> list[Any]:
+    """What a query of some text was given."""
+    return had(db, name, is_aggregate=AGGREGATE.search(text) is not None)

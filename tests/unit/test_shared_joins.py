@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import permutations, product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -185,18 +187,24 @@ def test_more_combinations_than_a_step_may_find_are_for_spark(
     assert len(had(three, "q3")) == 36
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_tests_and_expressions_of_all_are_one_job_each(three: Database, count: int) -> None:
-    for number in range(count):
-        more = f"WHERE x.w RLIKE '{'ab'[number % 2]}' AND y.w RLIKE 'a'"
-        join(three, f"q{number}", length=number + 3, more=more, columns="upper(x.w) AS p, upper(y.w) AS q")
-    for t in (1, 2):
-        before = jobs(three.spark)
-        for stream in "rs":
-            insert(three, stream, (1, 0, 5 * t))
-        advance(three, "rs", 5 * t + 1)
-        three.drain()
-    assert jobs(three.spark) - before == 2
+def test_tests_and_expressions_of_all_are_one_job_each_however_many_there_are(three: Database) -> None:
+    taken, made = [], 0
+    for t, count in enumerate((2, 10, 50)):
+        for number in range(made, count):
+            more = f"WHERE x.w RLIKE '{'ab'[number % 2]}' AND y.w RLIKE 'a'"
+            join(three, f"q{number}", length=number + 3, more=more, columns="upper(x.w) AS p, upper(y.w) AS q")
+        made = count
+        # The first time whoever has come is at its own place.
+        for at in (200 * t, 200 * t + 100):
+            before = jobs(three.spark)
+            for stream in "rs":
+                insert(three, stream, (1, 0, at))
+            advance(three, "rs", at + 1)
+            three.drain()
+        taken.append(jobs(three.spark) - before)
+        [family] = three._engine.queries.joining.families.values()
+        assert len(family.runs) == count
+    assert taken == [2, 2, 2]
     assert [row for _, row in had(three, "q0")][-1] == ("A", "A")
     assert had(three, "q1") == []
 
@@ -211,3 +219,58 @@ def test_the_policy_that_is_set_is_the_families_too(three: Database) -> None:
     shown: Sequence[Row] = three.sql("SHOW EDDY").fetchall()
     assert {row[2] for row in shown} == {"random"}
     assert {row[5] for row in shown} == {0.0}
+
+
+@pytest.mark.parametrize("letters", ["rrssuu", "rrssuv"])
+def test_rows_may_come_in_any_order(letters: str, db: Database) -> None:
+    """Every order has a key of its own, so one database sees them all, a row of each after the other."""
+    streams = "".join(sorted(set(letters)))
+    for stream in streams:
+        columns = "k BIGINT, a INT, t BIGINT"
+        db.sql(f"CREATE STREAM {stream} ({columns}) TIMESTAMP BY t WATERMARK INTERVAL 1000")
+    for length in (2, 3, 4):
+        more = "".join(f" JOIN {s} [INTERVAL {length}] x{i} ON x{i - 1}.k = x{i}.k"
+                       for i, s in enumerate(streams[1:], 1))  # fmt: skip
+        columns = ", ".join(f"x{i}.a AS a{i}" for i in range(len(streams)))
+        text = f"SELECT x0.k AS k, {columns} FROM {streams[0]} [INTERVAL {length}] x0{more} EMIT NEW"
+        db.sql(f"CREATE CONTINUOUS QUERY q{length} AS {text}")
+    orders, ids = sorted(set(permutations(letters))), Counter[str]()
+    # By key and stream, in the order of arrival: time and number. Those of `s` come the newer one first.
+    rows: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for place in range(len(letters)):
+        for stream in streams:
+            new = [k for k, order in enumerate(orders) if order[place] == stream]
+            for k in new:
+                there = rows.setdefault((k, stream), [])
+                time = 1 + streams.index(stream) + 3 * (len(there) ^ (stream == "s"))
+                there.append((time, ids[stream]))
+                ids[stream] += 1
+            db.insert(stream, [(k, len(rows[k, stream]), rows[k, stream][-1][0]) for k in new])
+        db.drain()
+    advance(db, streams, 100)
+    db.drain()
+    [family] = db._engine.queries.joining.families.values()
+    assert len(family.runs) == 3
+    for length in (2, 3, 4):
+        found = had(db, f"q{length}")
+        assert found
+        for k in range(len(orders)):
+            combined = list(product(*(enumerate(rows[k, s], 1) for s in streams)))
+            near = [c for c in combined if spread(c) <= length]
+            assert [(t, row[1:]) for t, row in found if row[0] == k] == [
+                (max(t for _, (t, _) in c), tuple(a for a, _ in c)) for c in sorted(near, key=arrival)
+            ], (length, orders[k])
+
+
+Combined = tuple[tuple[int, tuple[int, int]], ...]
+
+
+def spread(combined: Combined) -> int:
+    times = [t for _, (t, _) in combined]
+    return max(times) - min(times)
+
+
+def arrival(combined: Combined) -> tuple[object, ...]:
+    """The largest time, the number of the latest row, that of the one before, and so on."""
+    latest_first = sorted((row for _, row in combined), reverse=True)
+    return latest_first[0][0], [number for _, number in latest_first], [number for _, (_, number) in combined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,7 @@ from millstream.rewrite.selection import selection_of
 from millstream.schedule.eddy import Fixed, Policy, Shuffled, Tickets, drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping, Sequence
 
 TYPES = {
     "a": pa.int32(),
@@ -213,39 +212,50 @@ def worked() -> tuple[Selections, GroupedFilter, GroupedFilter]:
     return selections, filters["a"], filters["b"]
 
 
-def bits(lineage: BitLineage) -> str:
-    """Done (of a, of b) and queries completed, as the slides write them."""
-    done = "".join("1" if lineage.done >> o & 1 else "0" for o in (A, B))
-    if not len(lineage.alive):
-        return f"{done} 111"
-    return f"{done} " + "".join(str(int(lineage.completed[0, 0]) >> q & 1) for q in range(3))
+@dataclass
+class OneRow:
+    """A row on its way, and the bits that the slides write: done (of a, of b), and queries completed."""
+
+    lineage: BitLineage | PairLineage
+
+    def bits(self, completed: Sequence[bool]) -> str:
+        done = "".join(str(self.lineage.done >> o & 1) for o in (A, B))
+        return f"{done} {''.join(str(int(c)) for c in completed)}"
+
+    def through(self, operator: int, used: GroupedFilter, value: int) -> str:
+        lineage = self.lineage
+        # The row's bits themselves: who dies is taken out of the array that there is then.
+        held = lineage.completed if isinstance(lineage, BitLineage) else None
+        lineage.through(operator, used.codes(pa.chunked_array([pa.array([value], used.kind)])), used)
+        if held is not None:
+            return self.bits([bool(int(held[0, 0]) >> q & 1) for q in SLIDES])
+        assert isinstance(lineage, PairLineage)
+        serves = set(lineage.pairs[1].tolist()) | set(np.flatnonzero(lineage.untested).tolist())
+        return self.bits([q not in serves for q in SLIDES])
 
 
-def codes(used: GroupedFilter, value: int) -> NDArray[np.int64]:
-    return used.codes(pa.chunked_array([pa.array([value], used.kind)]))
-
-
-def test_the_first_row_of_the_slides() -> None:
+@pytest.mark.parametrize("kind", [BitLineage, PairLineage])
+def test_the_first_row_of_the_slides(kind: type[BitLineage] | type[PairLineage]) -> None:
     """R1 = (5, 25): σb rejects it for Q1, then σa for the other two, and it dies."""
     selections, a, b = worked()
-    lineage = BitLineage(1, selections.ready().masks)
-    assert bits(lineage) == "00 000"
-    lineage.through(B, codes(b, 25), b)
-    assert bits(lineage) == "01 100"
-    lineage.through(A, codes(a, 5), a)
-    assert bits(lineage) == "11 111"
-    assert len(lineage.found()[0]) == 0
+    row = OneRow(kind(1, selections.ready().masks))
+    assert row.through(B, b, 25) == "01 100"
+    assert not row.lineage.is_over
+    assert row.through(A, a, 5) == "11 111"
+    assert row.lineage.is_over
+    assert len(row.lineage.found()[0]) == 0
 
 
-def test_the_second_row_of_the_slides() -> None:
+@pytest.mark.parametrize("kind", [BitLineage, PairLineage])
+def test_the_second_row_of_the_slides(kind: type[BitLineage] | type[PairLineage]) -> None:
     """R2 = (15, 0): after σa only Q1 is left, and after σb it is Q1's."""
     selections, a, b = worked()
-    lineage = BitLineage(1, selections.ready().masks)
-    lineage.through(A, codes(a, 15), a)
-    assert bits(lineage) == "10 011"
-    lineage.through(B, codes(b, 0), b)
-    assert bits(lineage) == "11 111"
-    assert [x.tolist() for x in lineage.found()] == [[0], [0]]
+    row = OneRow(kind(1, selections.ready().masks))
+    assert row.through(A, a, 15) == "10 011"
+    assert not row.lineage.is_over
+    assert row.through(B, b, 0) == "11 111"
+    assert row.lineage.is_over
+    assert [x.tolist() for x in row.lineage.found()] == [[0], [0]]
 
 
 def test_a_row_that_no_query_wants_dies_at_once() -> None:

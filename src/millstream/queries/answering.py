@@ -237,7 +237,9 @@ class Answers:
             if place.passed is not None:
                 fresh = [f"{time} > {place.passed}L"]
                 fresh += [f"{r} >= {p}L" for r, p in zip(of[ROW_NUMBER], seen, strict=True)]
-                fresh += [f"i.x > {place.passed}L"] if plan.sample.kind is Sampling.REALTIME else []
+                # A row at the watermark makes an instant that late rows have waited for.
+                last = -FOR_EVER if place.answered is None else place.answered
+                fresh += [f"i.x > {last}L"] if plan.sample.kind is Sampling.REALTIME else []
                 tests.append(f"({' OR '.join(fresh)})")
         inner = plan.deltas.text
         for number in range(len(plan.windows)):

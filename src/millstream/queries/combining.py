@@ -254,6 +254,7 @@ def first_instants(
         for row, window in enumerate(windows):
             fresh |= ids[row] >= before[window.stream]
         if plan.sample.kind is Sampling.REALTIME:
-            fresh |= xs[at] > run.place.passed
+            # Not only behind the watermark: a row at it makes an instant that late rows have waited for.
+            fresh |= xs[at] > (-FOR_EVER if run.place.answered is None else run.place.answered)
         good &= fresh
     return np.where(good, at, -1)
