@@ -153,23 +153,35 @@ class ContinuousQueries:
         """An INSERT that stands: rows arrive in the table as the query delivers them; returns its name."""
         made = self._made(st.ContinuousSelect(source), text)
         assigning.check(made.schema, table, columns)
-        if table.id in made.plan.streams:
-            raise StatementError(
-                Condition.QUERY_REFUSED,
-                f"what is inserted into {table.name!r} would be read from it again, without end",
-                hint="Insert into another stream or table.",
-            )
         made = replace(made, plan=replace(made.plan, into=columns))
         numbers = ("", *(f"_{i}" for i in range(2, len(self.known) + 3)))
         name = next(n for i in numbers if self.known.named(n := INSERT.format(table.name) + i) is None)
 
         def work(commit: Commit) -> None:
+            self._check_no_circle(table, made, source)
             info = StandingInfo(made.plan.to_json(), table.id)
             wanted = queries.provisional(name, source.text, made.schema, info)
             self._enter(commit, views.create(commit, wanted), made)
 
         self._lake.catalog.commit(work)
         return name.removeprefix("__")
+
+    def _check_no_circle(self, table: TableInfo, made: Made, source: st.Query) -> None:
+        """Rows that are inserted must not come back to the query that inserts them."""
+        found = next((c for s in made.streams if (c := self.known.way(table.id, s.id)) is not None), None)
+        if found is None:
+            return
+        names = [t.name for i in found if (t := self._lake.catalog.table(i)) is not None]
+        read = names[-1].lower()
+        raise StatementError(
+            Condition.QUERY_REFUSED,
+            f"what is inserted into {table.name!r} would be read from it again, without end:"
+            f" {' → '.join([*names, table.name])}",
+            hint="Insert into another stream or table."
+            if len(found) == 1
+            else f"Insert into another stream or table, or drop what feeds {names[-1]!r}: SHOW QUERIES lists it.",
+            span=next((r.span.shifted(source.offset) for r in source.tables if r.name.lower() == read), None),
+        )
 
     def is_view(self, table: TableInfo) -> bool:
         """Whether a streaming table is what a streaming view keeps its results in."""
