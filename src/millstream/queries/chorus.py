@@ -338,7 +338,7 @@ class Chorus:
         for number, (run, own) in enumerate(zip(runs, due, strict=True)):
             if own:
                 assert run.plan.split is not None
-                key = (run.plan.split, run.query.schema, run.schemas, run.plan.is_integer_time)
+                key = (run.plan.split, run.query.schema, run.schemas, _merges(run), run.plan.is_integer_time)
                 alike.setdefault(key, []).append(number)
         for numbers in alike.values():
             for some in _portions(numbers, [len(due[n]) for n in numbers]):
@@ -392,6 +392,13 @@ def _alike(runs: Sequence[Run]) -> dict[Part, dict[Wanted, tuple[Part, pa.Schema
             made = by_pane(part)
             found.setdefault(likeness(made), {})[made.fragment, _shape(run)] = part, schema
     return found
+
+
+def _merges(run: Run) -> tuple[object, ...]:
+    """How the states of a query are merged, which the text of its answers does not say."""
+    return tuple(
+        (p.keys, p.prepared, p.types, tuple((x.name, x.merge) for x in p.partials)) for p in run.plan.parts
+    )
 
 
 def _passed_in_task(made: Passes, large: Large, portion: Portion) -> list[pa.Table] | None:
