@@ -85,7 +85,7 @@ class ContinuousQueries:
         self.company = Company(
             lake, self.known, self.together, self.joining, self.scheduled, self.chorus, self.answers, self._runs
         )
-        self.listing = Listing(lake, self.known, self.together, self._runs, self.company)
+        self.listing = Listing(lake, self.known, self.together, self._runs, self.company, self._stepper)
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
         lake.on_removal(self.settle)
@@ -376,6 +376,7 @@ class ContinuousQueries:
             runs = [self._run(q) for q in loners if q.id in running]
             self._settled = set()
             made = self._step_joins(runs)
+            self._note_company(runs)
             for choir, key_of in ((self.chorus, chorus.key_of), (self.joining, joining.key_of)):
                 alike: dict[object, list[Run]] = {}
                 for run in runs:
@@ -391,6 +392,18 @@ class ContinuousQueries:
         if any(m is not None for m in made):
             self.board.tell()
         return made
+
+    def _note_company(self, runs: Sequence[Run]) -> None:
+        """Count for each query with whom it could be stepped together."""
+        found: dict[object, list[Run]] = {}
+        for run in runs:
+            run.company = 0
+            if run.query.id not in self._in_joins and chorus.may_join(run, self.answers.most_here):
+                found.setdefault(run.plan.streams, []).append(run)
+        for own in found.values():
+            needs = [self.chorus.needs_spark(run) for run in own] if len(own) > 1 else [False]
+            for run, need in zip(own, needs, strict=True):
+                run.company = needs.count(need) - 1
 
     def _step_joins(self, runs: Sequence[Run]) -> list[int | None]:
         """Do one piece of work of each join that is scheduled."""
