@@ -303,19 +303,21 @@ def test_the_cheaper_plan_answers_and_explain_tells_which(s: Database, monkeypat
     monkeypatch.setattr(type(stepper), "_answer", answered)
     stepper._timer = lambda: now[0]
     s.sql(f"CREATE CONTINUOUS QUERY q AS {SUMS}")
-    plans = []
-    for first in range(0, 130, 5):
+    plans, texts = [], []
+    for first in range(0, 420, 5):
         s.insert("s", rows(first, first + 5))
         s.drain()
         (run,) = s._engine.queries._runs.values()
         plans.append("incremental" if run.is_split else "re-evaluated")
+        texts.append("\n".join(line for (line,) in s.sql("EXPLAIN q").fetchall()))
         if first == 70:
             costs = {"incremental": 1.0, "re-evaluated": 3.0}
-    assert plans[0] == "incremental"
-    assert plans[14] == "re-evaluated"
-    assert told(s.results("q")) == [(t, i + 1, sums(t)) for i, t in enumerate(range(0, 129, 5))]
-    text = "\n".join(line for (line,) in s.sql("EXPLAIN q").fetchall())
-    assert "Chosen by cost: re-evaluated (incremental 3000.0 ms, re-evaluated" in text
+    # Tried after 8 answers, three times, and again 64 answers later.
+    assert plans == ["incremental"] * 8 + ["re-evaluated"] * 67 + ["incremental"] * 9
+    assert told(s.results("q")) == [(t, i + 1, sums(t)) for i, t in enumerate(range(0, 419, 5))]
+    assert "Chosen by cost: re-evaluated (incremental 3000.0 ms, re-evaluated 1000.0 ms an answer)" in texts[14]
+    assert "Chosen by cost: incremental (incremental 1000.0 ms, re-evaluated 3000.0 ms an answer)" in texts[-1]
+    assert "Incremental: partial results of panes" in texts[-1]
 
 
 # Rows of arrival time are never late

@@ -85,6 +85,24 @@ def test_aggregates_with_other_predicates_are_one_pass(count: int, db: Database,
         assert groups == passing | ({1} if test in ("a = 1", "a + b = 2") else set()), test
 
 
+def test_aggregates_of_one_name_are_merged_each_in_its_own_way(db: Database) -> None:
+    """Their answers are one text over merged states, in which nothing tells how these were merged."""
+    create(db, ("s",))
+    for name in ("sum", "max", "min"):
+        text = f"SELECT k, {name}(a) AS x FROM s [INTERVAL 9] GROUP BY k SAMPLE INTERVAL 5"
+        db.sql(f"CREATE CONTINUOUS QUERY q_{name} AS {text}")
+    for first in range(0, 30, 5):
+        db.insert("s", [(i % 2, "a", i, 1, i) for i in range(first, first + 5)])
+        db.drain()
+    last = {name: sorted(db.results(f"q_{name}")[-1].fetchall()) for name in ("sum", "max", "min")}
+    within = {k: [i for i in range(30) if 16 <= i <= 25 and i % 2 == k] for k in (0, 1)}
+    assert {d.instant for n in last for d in db.results(f"q_{n}")[-1:]} == {25}
+    assert last == {
+        name: [(k, function(values)) for k, values in within.items()]
+        for name, function in (("sum", sum), ("max", max), ("min", min))
+    }
+
+
 def test_a_predicate_that_raises_fails_its_own_query_alone(db: Database) -> None:
     create(db, ("s",))
     for number, test in enumerate(["a > 3", "10 / a > 2", "a + b > 5", "a < 8"]):

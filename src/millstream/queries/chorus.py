@@ -82,14 +82,19 @@ def key_of(run: Run, most_here: int) -> Key | None:
     return stream, seen.position, seen.max_time, seen.advanced_to, seen.mark
 
 
-def why_alone(run: Run, most_here: int) -> str | None:
-    """What keeps a query from ever being stepped together with others, for people; None if nothing does."""
+def may_join(run: Run, most_here: int) -> bool:
+    """Whether a query can be stepped together with others, now or once it is answered incrementally."""
+    return (run.is_split or run.has_choice) and why_alone(run, most_here, if_split=True) is None
+
+
+def why_alone(run: Run, most_here: int, *, if_split: bool = False) -> str | None:
+    """What keeps a query from being stepped together with others, for people; None if nothing does."""
     plan, standing = run.plan, run.query.standing
     if not most_here:
         return "the executor is spark_sql"
     if len(plan.windows) != 1 or plan.pairs:
         return "it joins windows"
-    if not run.is_split or plan.windows[0].kind in HELD:
+    if not (run.is_split or if_split) or plan.windows[0].kind in HELD:
         return "it is answered from the rows of its windows"
     if plan.sample.kind not in (Sampling.INTERVAL, Sampling.ENDS):
         return "its instants are not at times that are known before"
@@ -200,6 +205,7 @@ class Chorus:
 
     def step(self, runs: Sequence[Run], look: Look) -> list[int]:
         """One step of queries that agree in `key_of`; the number of deliveries of each."""
+        started = self._stepper.time()
         [stream] = runs[0].place.streams
         found = self._stepper.feeder.arrived(runs[0].place, look, stream)
         runs = [run for run in runs if not _is_too_fine(run, found)]
@@ -213,6 +219,9 @@ class Chorus:
             self._keep_panes(runs, steps, look, found)
         self._answer(runs, steps, due)
         self._stepper.store.commit_due(list(zip(runs, steps, strict=True)), look)
+        waiting, taken = found.seen.position - found.before.position, self._stepper.time() - started
+        for run, step in zip(runs, steps, strict=True):
+            self._stepper.learn(run, waiting, len(step.deliveries), taken)
         return [len(s.deliveries) for s in steps]
 
     def takes(self, run: Run) -> bool:
@@ -338,7 +347,7 @@ class Chorus:
         for number, (run, own) in enumerate(zip(runs, due, strict=True)):
             if own:
                 assert run.plan.split is not None
-                key = (run.plan.split, run.query.schema, run.schemas, run.plan.is_integer_time)
+                key = (run.plan.split, run.query.schema, run.schemas, _merges(run), run.plan.is_integer_time)
                 alike.setdefault(key, []).append(number)
         for numbers in alike.values():
             for some in _portions(numbers, [len(due[n]) for n in numbers]):
@@ -392,6 +401,13 @@ def _alike(runs: Sequence[Run]) -> dict[Part, dict[Wanted, tuple[Part, pa.Schema
             made = by_pane(part)
             found.setdefault(likeness(made), {})[made.fragment, _shape(run)] = part, schema
     return found
+
+
+def _merges(run: Run) -> tuple[object, ...]:
+    """How the states of a query are merged, which the text of its answers does not say."""
+    return tuple(
+        (p.keys, p.prepared, p.types, tuple((x.name, x.merge) for x in p.partials)) for p in run.plan.parts
+    )
 
 
 def _passed_in_task(made: Passes, large: Large, portion: Portion) -> list[pa.Table] | None:

@@ -294,10 +294,13 @@ def _span(windows: Sequence[int], join: Join) -> str:
 
 
 def _others(all_of_them: int) -> str:
-    others = all_of_them - 1
-    if not others:
+    return others(all_of_them - 1)
+
+
+def others(number: int) -> str:
+    if not number:
         return NOBODY
-    return "with 1 other query" if others == 1 else f"with {others:,} other queries"
+    return "with 1 other query" if number == 1 else f"with {number:,} other queries"
 
 
 def _passes(number: int) -> str:

@@ -85,7 +85,7 @@ class ContinuousQueries:
         self.company = Company(
             lake, self.known, self.together, self.joining, self.scheduled, self.chorus, self.answers, self._runs
         )
-        self.listing = Listing(lake, self.known, self.together, self._runs, self.company)
+        self.listing = Listing(lake, self.known, self.together, self._runs, self.company, self._stepper)
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
         lake.on_removal(self.settle)
@@ -153,23 +153,35 @@ class ContinuousQueries:
         """An INSERT that stands: rows arrive in the table as the query delivers them; returns its name."""
         made = self._made(st.ContinuousSelect(source), text)
         assigning.check(made.schema, table, columns)
-        if table.id in made.plan.streams:
-            raise StatementError(
-                Condition.QUERY_REFUSED,
-                f"what is inserted into {table.name!r} would be read from it again, without end",
-                hint="Insert into another stream or table.",
-            )
         made = replace(made, plan=replace(made.plan, into=columns))
         numbers = ("", *(f"_{i}" for i in range(2, len(self.known) + 3)))
         name = next(n for i in numbers if self.known.named(n := INSERT.format(table.name) + i) is None)
 
         def work(commit: Commit) -> None:
+            self._check_no_circle(table, made, source)
             info = StandingInfo(made.plan.to_json(), table.id)
             wanted = queries.provisional(name, source.text, made.schema, info)
             self._enter(commit, views.create(commit, wanted), made)
 
         self._lake.catalog.commit(work)
         return name.removeprefix("__")
+
+    def _check_no_circle(self, table: TableInfo, made: Made, source: st.Query) -> None:
+        """Rows that are inserted must not come back to the query that inserts them."""
+        found = next((c for s in made.streams if (c := self.known.way(table.id, s.id)) is not None), None)
+        if found is None:
+            return
+        names = [t.name for i in found if (t := self._lake.catalog.table(i)) is not None]
+        read = names[-1].lower()
+        raise StatementError(
+            Condition.QUERY_REFUSED,
+            f"what is inserted into {table.name!r} would be read from it again, without end:"
+            f" {' → '.join([*names, table.name])}",
+            hint="Insert into another stream or table."
+            if len(found) == 1
+            else f"Insert into another stream or table, or drop what feeds {names[-1]!r}: SHOW QUERIES lists it.",
+            span=next((r.span.shifted(source.offset) for r in source.tables if r.name.lower() == read), None),
+        )
 
     def is_view(self, table: TableInfo) -> bool:
         """Whether a streaming table is what a streaming view keeps its results in."""
@@ -364,6 +376,7 @@ class ContinuousQueries:
             runs = [self._run(q) for q in loners if q.id in running]
             self._settled = set()
             made = self._step_joins(runs)
+            self._note_company(runs)
             for choir, key_of in ((self.chorus, chorus.key_of), (self.joining, joining.key_of)):
                 alike: dict[object, list[Run]] = {}
                 for run in runs:
@@ -379,6 +392,18 @@ class ContinuousQueries:
         if any(m is not None for m in made):
             self.board.tell()
         return made
+
+    def _note_company(self, runs: Sequence[Run]) -> None:
+        """Count for each query with whom it could be stepped together."""
+        found: dict[object, list[Run]] = {}
+        for run in runs:
+            run.company = 0
+            if run.query.id not in self._in_joins and chorus.may_join(run, self.answers.most_here):
+                found.setdefault(run.plan.streams, []).append(run)
+        for own in found.values():
+            needs = [self.chorus.needs_spark(run) for run in own] if len(own) > 1 else [False]
+            for run, need in zip(own, needs, strict=True):
+                run.company = needs.count(need) - 1
 
     def _step_joins(self, runs: Sequence[Run]) -> list[int | None]:
         """Do one piece of work of each join that is scheduled."""

@@ -134,6 +134,20 @@ class Known:
         self._refresh()
         return list(self._by_target.get(table_id, {}).values())
 
+    def way(self, start: int, end: int) -> list[int] | None:
+        """The tables and streams that rows of `start` pass on their way to `end`, both included, if they do."""
+        self._refresh()
+        ways, at = {start: [start]}, [start]
+        while at and end not in ways:
+            here = at.pop(0)
+            for query in self._by_stream.get(here, {}).values():
+                assert query.standing is not None
+                target = query.standing.target
+                if target is not None and target not in ways:
+                    ways[target] = [*ways[here], target]
+                    at.append(target)
+        return ways.get(end)
+
     def is_read(self, stream_id: int) -> bool:
         self._refresh()
         return bool(self._by_stream.get(stream_id))

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING
 from millstream.catalog import queries
 from millstream.plan import describe
 from millstream.plan.standing import explained
+from millstream.queries.company import others
 from millstream.queries.known import may_share, shown_name
 from millstream.queries.place import Place
 from millstream.schema import ObjectKind, quote_if_needed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from millstream.catalog.queries import Standing
     from millstream.catalog.records import TableInfo
     from millstream.queries.company import Company
     from millstream.queries.known import Known
     from millstream.queries.run import Run
+    from millstream.queries.running import Stepper
     from millstream.queries.together import Together
     from millstream.storage.lake import Lake
 
@@ -35,6 +37,7 @@ class Listing:
     together: Together
     runs: Mapping[int, Run]
     company: Company
+    stepper: Stepper
 
     def listed(self) -> list[Listed]:
         """For SHOW QUERIES: name, kind, status, streams, rows behind, last instant, deliveries, bytes, query."""
@@ -111,17 +114,28 @@ class Listing:
         run = self.runs.get(query.id)
         with self.lake.catalog.read() as connection:
             stored = queries.standing(connection, query.id)
-        is_split = stored is not None and Place.from_json(stored.place).is_split
+        place = run.place if run is not None else None if stored is None else Place.from_json(stored.place)
+        is_split = place is not None and place.is_split
         text = explained(shown_name(query), self.known.plan_of(query), is_split=is_split)
-        return text if run is None else "\n".join([text, *_figures(run)])
+        return text if run is None else "\n".join([text, *self._chosen(run), *self._chunks(run)])
 
+    def _chosen(self, run: Run) -> Iterator[str]:
+        """Which plan answers, where both can, and why."""
+        if not run.has_choice:
+            return
+        if self.stepper.plan is not None:
+            yield f"Chosen by SET incremental: {self.stepper.plan}"
+        elif run.company:
+            yield f"Not chosen by cost: incremental, {others(run.company)}"
+        elif run.choice.costs:
+            costs = ", ".join(f"{plan} {cost * 1_000:.1f} ms" for plan, cost in sorted(run.choice.costs.items()))
+            yield f"Chosen by cost: {run.choice.plan} ({costs} an answer)"
 
-def _figures(run: Run) -> list[str]:
-    """What self-tuning has found, for people."""
-    found = []
-    if run.has_choice and run.choice.costs:
-        costs = ", ".join(f"{plan} {cost * 1_000:.1f} ms" for plan, cost in sorted(run.choice.costs.items()))
-        found.append(f"Chosen by cost: {run.choice.plan} ({costs} an answer)")
-    if run.is_split and run.chunks.cost is not None:
-        found.append(f"Pre-processed in chunks: {run.chunks.m} ({run.chunks.cost * 1_000:.1f} ms an answer)")
-    return found
+    def _chunks(self, run: Run) -> Iterator[str]:
+        if not run.is_split:
+            return
+        if self.stepper.chunks is not None:
+            yield f"Pre-processed in chunks: {self.stepper.chunks} (SET chunks)"
+        elif run.chunks.cost is not None:
+            by = f", {others(run.company)}" if run.company else ""
+            yield f"Pre-processed in chunks: {run.chunks.m} ({run.chunks.cost * 1_000:.1f} ms an answer{by})"

@@ -46,6 +46,8 @@ class Run:
     """How many pieces of each tier the catalogue has of a part, about."""
     choice: Choice = field(default_factory=Choice)
     chunks: Chunks = field(default_factory=Chunks)
+    company: int = 0
+    """With how many others it is stepped together whenever they are in the same place."""
     rows_waited: int = 0
     """How many rows have come since the last answer."""
     rows_an_answer: int = 0

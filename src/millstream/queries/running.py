@@ -149,10 +149,11 @@ class Stepper:
         if place.next is None or sample.kind not in (Sampling.INTERVAL, Sampling.ENDS):
             return True
         states = self._lake.catalog.now.streams
+        is_strict = not (sample.is_half_open or run.plan.is_early)
         for stream_id in run.plan.streams:
             table, state = look.tables[stream_id], states.get(stream_id)
             mark = None if state is None else period.stream_time(table, state, self._lake.clock.now())
-            if mark is None or mark < place.next:
+            if mark is None or mark < place.next + is_strict:
                 return False
         return True
 
@@ -163,20 +164,27 @@ class Stepper:
             return None
         waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
         with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
-            started, before = self._timer(), positions(run)
+            started, before = self.time(), positions(run)
             made = self._step(run, look)
         if not made and positions(run) == before:
             # Nothing has moved, so there is no use in trying again.
             return None
-        run.rows_waited += waiting
-        if made and run.plan.sample.kind is not Sampling.COMMIT:
-            run.rows_an_answer, run.rows_waited = run.rows_waited // made, 0
-            taken = (self._timer() - started) / made
-            if self.chunks is None and made == 1 and run.is_split:
-                run.chunks.observe(taken)
-            if self.plan is None and run.has_choice:
-                run.choice.observe(taken)
+        self.learn(run, waiting, made or 0, self.time() - started)
         return made
+
+    def time(self) -> float:
+        return self._timer()
+
+    def learn(self, run: Run, waiting: int, made: int, taken: float) -> None:
+        """Note what came before some answers, and what they cost."""
+        run.rows_waited += waiting
+        if not made or run.plan.sample.kind is Sampling.COMMIT:
+            return
+        run.rows_an_answer, run.rows_waited = run.rows_waited // made, 0
+        if self.chunks is None and made == 1 and run.is_split:
+            run.chunks.observe(taken)
+        if self.plan is None and run.has_choice and not run.company:
+            run.choice.observe(taken / made)
 
     def _step(self, run: Run, look: Look) -> int | None:
         if run.stale:
@@ -440,7 +448,8 @@ class Stepper:
 
     def wants_other_plan(self, run: Run) -> bool:
         """Whether a query is to be answered in the other way from now on."""
-        wanted = self.plan or run.choice.plan
+        # With others it is one pass and one commit for all, which re-evaluation of each by itself does not beat.
+        wanted = self.plan or (INCREMENTAL if run.company else run.choice.plan)
         return run.has_choice and run.is_split != (wanted == INCREMENTAL)
 
     def _change_plan(self, run: Run, look: Look) -> set[int]:

@@ -116,15 +116,26 @@ def switching(feed: Feed, rng: Random) -> Feed:
     return replace(feed, steps=tuple(steps))
 
 
+def in_chunks(number: int) -> Callable[[Feed, Random], Feed]:
+    """Slides are taken in in so many chunks, as rows come: every insert is a chance to take in one."""
+
+    def make(feed: Feed, rng: Random) -> Feed:
+        del rng
+        steps = [part for s in quiet(feed) for part in ((s, Drain()) if isinstance(s, Insert) else (s,))]
+        return replace(feed, steps=(INCREMENTAL, Say(f"SET chunks = {number}"), *steps))
+
+    return make
+
+
 VARIANTS: dict[str, Callable[[Feed, Random], Feed]] = {
     "one batch": in_one_batch,
     "row by row": row_by_row,
     "other batches": in_other_batches,
     "restarts": with_restarts,
     "delivered at once": with_drains,
-    "incremental on, 1 chunk": under("incremental = on", "chunks = 1"),
-    "incremental on, 4 chunks": under("incremental = on", "chunks = 4"),
-    "incremental on, 64 chunks": under("incremental = on", "chunks = 64"),
+    "incremental on, 1 chunk": in_chunks(1),
+    "incremental on, 4 chunks": in_chunks(4),
+    "incremental on, 64 chunks": in_chunks(64),
     "incremental off": under("incremental = off"),
     "kernel": under("incremental = on", "executor = kernel"),
     "spark_sql": under("incremental = on", "executor = spark_sql"),
