@@ -67,7 +67,7 @@ class Settings:
     def _schedule(self, name: Name, said: str, query: Name | None) -> None:
         policies = tuple(join_policies.POLICIES)
         if query is None:
-            self._queries.scheduled.policy = self._chosen(name, said, policies)
+            self._queries.join_policy = self._chosen(name, said, policies)
         else:
             policy = None if said == DEFAULT else self._chosen(name, said, (*policies, DEFAULT))
             self._queries.schedule_join(query, policy)
@@ -108,7 +108,7 @@ class Settings:
             (EDDY, self._queries.eddy),
             (EXECUTOR, self._keeper.executor),
             (INCREMENTAL, self._queries.incremental),
-            (JOIN_POLICY, self._queries.scheduled.policy),
+            (JOIN_POLICY, self._queries.join_policy),
             (USE_INDEXES, "on" if self._lake.chooser.enabled else "off"),
         ]
 

@@ -75,6 +75,10 @@ class Company:
 
     def of(self, query: TableInfo) -> str:
         """For DESCRIBE: with how many others a query is answered; `no` if it is alone."""
+        with self.together.lock:
+            return self._of(query)
+
+    def _of(self, query: TableInfo) -> str:
         plan = self.known.plan_of(query)
         group = self.together.group(plan.streams[0]) if may_share(query, plan) else None
         if group is not None and query.id in group.plans:
@@ -203,6 +207,10 @@ class Company:
 
     def joins(self) -> list[Joined]:
         """For SHOW JOINS: each query of a join that is scheduled, with its response times in seconds."""
+        with self.together.lock:
+            return self._joins()
+
+    def _joins(self) -> list[Joined]:
         found: list[Joined] = []
         for join in self.scheduled.joins.values():
             rows = sum(join.buffered.values())

@@ -278,6 +278,16 @@ class ContinuousQueries:
             for family in (*self.joining.families.values(), *casts):
                 family.decide_by(self.together.new_policy)
 
+    @property
+    def join_policy(self) -> str:
+        return self.scheduled.policy
+
+    @join_policy.setter
+    def join_policy(self, name: str) -> None:
+        """How joins are scheduled from now on that have no policy of their own."""
+        with self._lock:
+            self.scheduled.policy = name
+
     def schedule_join(self, name: st.Name, policy: str | None) -> None:
         """How the join that a query is in is scheduled from now on; None: as all others are."""
         query = self.known.find(name)

@@ -71,11 +71,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class Index:
-    """A batch by the values of its columns that are to be equal to others; without any, each row fits each."""
+    """A batch by the values of its columns that are to be equal to others; without any, each row fits each.
+
+    Combinations of values have numbers without gaps, made column by column.
+    """
 
     values: tuple[pa.Array, ...]
-    codes: Numbers | None
-    """The combinations of values that there are, in order; None if these are all numbers up to some."""
+    pairs: tuple[Numbers, ...]
+    """For each column but the first: what there is of combinations so far with its values, in order."""
     starts: Places
     order: Places
 
@@ -83,31 +86,37 @@ class Index:
     def of(rows: pa.Table, columns: Sequence[str]) -> Index:
         if not columns:
             return Index.of_any(rows.num_rows)
-        encoded = [rows.column(c).combine_chunks().dictionary_encode() for c in columns]
-        values = tuple(e.dictionary for e in encoded)
-        own = _combined(values, [e.indices for e in encoded])
+        encoded = [_comparable(rows.column(c)).combine_chunks().dictionary_encode() for c in columns]
+        own, pairs = _places(encoded[0].indices), []
+        for more in encoded[1:]:
+            both = _paired(own, _places(more.indices), len(more.dictionary))
+            known, places = np.unique(both[both >= 0], return_inverse=True)
+            own = np.full(len(both), NOBODY, np.int64)
+            own[both >= 0] = places
+            pairs.append(known)
         order = np.argsort(own, kind="stable")
         order = order[np.searchsorted(own[order], 0) :].astype(np.int32)
-        codes, starts = np.unique(own[order], return_index=True)
-        starts = np.concatenate([starts, [len(order)]]).astype(np.int32)
-        return Index(values, None if len(codes) and codes[-1] == len(codes) - 1 else codes, starts, order)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(own[order]))]).astype(np.int32)
+        return Index(tuple(e.dictionary for e in encoded), tuple(pairs), starts, order)
 
     @staticmethod
     def of_any(rows: int) -> Index:
         """So many rows that fit whatever comes."""
-        return Index((), None, np.array([0, rows]), np.arange(rows, dtype=np.int32))
+        return Index((), (), np.array([0, rows]), np.arange(rows, dtype=np.int32))
 
     @property
     def bytes(self) -> int:
-        codes = 0 if self.codes is None else self.codes.nbytes
-        return int(sum(v.nbytes for v in self.values) + codes + self.starts.nbytes + self.order.nbytes)
+        known = sum(v.nbytes for v in (*self.values, *self.pairs))
+        return int(known + self.starts.nbytes + self.order.nbytes)
 
     def probe(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Places, Numbers]]:
         """The pairs that are equal, as places in the batch and among the rows; some at a time."""
         if not len(self.order):
             return
-        fits, at = self._found(rows, columns)
-        low, counts = self.starts[at], (self.starts[at + 1] - self.starts[at]).astype(np.int64)
+        own = self._combinations(rows, columns)
+        fits = np.flatnonzero(own >= 0)
+        low = self.starts[own[fits]]
+        counts = (self.starts[own[fits] + 1] - low).astype(np.int64)
         ends = np.cumsum(counts)
         first = 0
         while first < len(fits):
@@ -119,34 +128,34 @@ class Index:
             yield self.order[base + np.arange(len(theirs))], theirs
             first = last
 
-    def _found(self, rows: pa.Table, columns: Sequence[str]) -> tuple[Numbers, Numbers]:
-        """The places of rows that have a partner, and of their combinations of values among all that there are."""
+    def _combinations(self, rows: pa.Table, columns: Sequence[str]) -> Numbers:
+        """Which combination of values each row has; `NOBODY` where there is none like it, or one is NULL."""
         if not columns:
-            return np.arange(rows.num_rows), np.zeros(rows.num_rows, np.int64)
-        own = _codes(self.values, rows, columns)
-        if self.codes is None:
-            fits = np.flatnonzero(own >= 0)
-            return fits, own[fits]
-        at = np.minimum(np.searchsorted(self.codes, own), len(self.codes) - 1)
-        fits = np.flatnonzero(self.codes[at] == own)
-        return fits, at[fits]
+            return np.zeros(rows.num_rows, np.int64)
+        found = [
+            _places(pc.index_in(_comparable(rows.column(c)), value_set=v))
+            for v, c in zip(self.values, columns, strict=True)
+        ]
+        own = found[0]
+        for known, values, more in zip(self.pairs, self.values[1:], found[1:], strict=True):
+            both = _paired(own, more, len(values))
+            at = np.minimum(np.searchsorted(known, both), max(0, len(known) - 1))
+            own = np.where(known[at] == both, at, NOBODY) if len(known) else np.full(len(both), NOBODY, np.int64)
+        return own
 
 
-def _codes(values: Sequence[pa.Array], rows: pa.Table, columns: Sequence[str]) -> Numbers:
-    """Which combination of known values each row has; `NOBODY` for others and where one is NULL."""
-    return _combined(
-        values, [pc.index_in(rows.column(c), value_set=v) for v, c in zip(values, columns, strict=True)]
-    )
+def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whole numbers of any size are equal to each other."""
+    return values.cast(pa.int64()) if pa.types.is_integer(values.type) else values
 
 
-def _combined(values: Sequence[pa.Array], places: Sequence[pa.Array | pa.ChunkedArray]) -> Numbers:
-    """One number for the places of a row's values among those that are known."""
-    made: Numbers | None = None
-    for known, found in zip(values, places, strict=True):
-        own = np.asarray(found.fill_null(NOBODY).to_numpy(zero_copy_only=False), np.int64)
-        made = own if made is None else np.where((own < 0) | (made < 0), NOBODY, made * max(1, len(known)) + own)
-    assert made is not None
-    return made
+def _places(found: pa.Array | pa.ChunkedArray) -> Numbers:
+    return np.asarray(found.fill_null(NOBODY).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _paired(own: Numbers, more: Numbers, count: int) -> Numbers:
+    """One number for two, the second of which is below a count."""
+    return np.where((own < 0) | (more < 0), NOBODY, own * count + more)
 
 
 class Parcel:

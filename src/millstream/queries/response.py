@@ -6,6 +6,7 @@ results; a percentile is right to that tenth, average and maximum are exact.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -63,19 +64,24 @@ class Arrivals:
 
     ends: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Those who insert note, and whoever steps asks."""
 
     def note(self, end: int, now: float) -> None:
         """Rows up to a number are there now."""
-        if self.ends and end <= self.ends[-1]:
-            return
-        self.ends.append(end)
-        self.times.append(now)
-        if len(self.ends) > MOST_ARRIVALS:
-            del self.ends[: MOST_ARRIVALS // 2], self.times[: MOST_ARRIVALS // 2]
+        with self.lock:
+            if self.ends and end <= self.ends[-1]:
+                return
+            self.ends.append(end)
+            self.times.append(now)
+            if len(self.ends) > MOST_ARRIVALS:
+                del self.ends[: MOST_ARRIVALS // 2], self.times[: MOST_ARRIVALS // 2]
 
     def of(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """When rows came; of those before all that is known, when these were there at the latest."""
-        if not self.ends:
+        with self.lock:
+            ends, times = np.array(self.ends), np.array(self.times)
+        if not len(ends):
             return np.full(len(ids), -np.inf)
-        places = np.minimum(np.searchsorted(self.ends, ids, "right"), len(self.ends) - 1)
-        return np.asarray(np.array(self.times)[places], np.float64)
+        places = np.minimum(np.searchsorted(ends, ids, "right"), len(ends) - 1)
+        return np.asarray(times[places], np.float64)

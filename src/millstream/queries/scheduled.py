@@ -58,8 +58,8 @@ MOST_ROWS = 1_048_576
 each turn more is a scan of all windows more."""
 MOST_TURNS = 64
 """While so many are open, what comes waits in the streams."""
-MOST_FOUND = 16_777_216
-"""A unit with more results than this is for Spark, and its queries are stepped alone."""
+MOST_OPEN = 4_194_304
+"""And while they have so many rows, which are held in memory."""
 
 
 def key_of(run: Run, most_here: int) -> Key | None:
@@ -257,10 +257,9 @@ class Scheduled:
         made, more = self._release(join)
         alone = [here[q] for q in failed | more]
         if not has_begun and not works and made is None:
-            alone += outside
-        elif made is None:
-            made = 0
-        return made, alone
+            return made, alone + outside
+        # Who is behind comes up meanwhile.
+        return made or 0, alone + [r for r in outside if not _is_ahead(r, join.front)]
 
     def _made(self, key: Key, runs: Sequence[Run]) -> Join:
         """A join that begins where those are that have seen the least."""
@@ -331,7 +330,8 @@ class Scheduled:
     def _begin_turn(self, join: Join, outside: Sequence[Run]) -> bool:
         """Take in what has come since the front, up to where the next of the others is; False for nothing."""
         place = join.front.place
-        look = None if len(join.turns) >= MOST_TURNS else self._stepper.look(place, most=MOST_ROWS)
+        is_full = len(join.turns) >= MOST_TURNS or sum(t.rows for t in join.turns) >= MOST_OPEN
+        look = None if is_full else self._stepper.look(place, most=MOST_ROWS)
         if look is None:
             return False
         ahead = [r.place.streams for r in outside if _is_ahead(r, join.front)]
@@ -424,7 +424,7 @@ class Scheduled:
         if look is None:
             raise AloneError
         with self._lake.catalog.pinned(look.snapshot.id):
-            every = self._slicer.portions([self._unit(join, work) for work in works], look)
+            every = self._slicer.portions([self._unit(join, work, look) for work in works], look)
             works, portions = self._small_first(join, works, every)
             found, jobs = self._slicer.run(portions, by_spark)
         for work, pairs in zip(works, found, strict=True):
@@ -446,13 +446,13 @@ class Scheduled:
             join.schedule.give_back(work)
         return works[:end], portions[:end]
 
-    def _unit(self, join: Join, work: Work) -> slices.Unit:
+    def _unit(self, join: Join, work: Work, look: Look) -> slices.Unit:
         turn = join.of_batch[work.batch.number]
         batch = turn.batches[work.batch.number]
         other = 1 - batch.leaf
         stream = join.streams[other]
-        table = turn.look.tables[stream]
-        assert table.time is not None
+        # It may have got columns since the turn began, and its rows new places with them.
+        table = look.tables[stream]
         tests = [shared_of(r).test for r in turn.cast.runs]
         wanted = () if join.equalities or None in tests else tuple(sorted({t for t in tests if t is not None}))
         return slices.Unit(
@@ -466,7 +466,7 @@ class Scheduled:
         """Keep those of a unit's results that somebody may want until they are released."""
         turn = join.of_batch[work.batch.number]
         batch = turn.batches[work.batch.number]
-        if len(pairs) > MOST_FOUND:
+        if len(pairs) > slices.MOST_FOUND:
             raise AloneError
         if not len(pairs):
             return
@@ -548,7 +548,9 @@ class Scheduled:
         step, rows = began(self._stepper, run, turn.found), run.plan.windows[0].rows
         due = self._stepper.due(run, step.place, step.came)
         if run.place.is_counted:
-            step.lows = turn.lows(rows)
+            # Rows from before a query are in the line, and not in its windows.
+            born = {stream: seen.born for stream, seen in run.place.streams.items()}
+            step.lows = {stream: max(low, born[stream]) for stream, low in turn.lows(rows).items()}
         if not due or found is None:
             return Share(run, step, due, np.empty(0, np.int64))
         return Share(run, step, due, found.of(turn.cast.queries.index(run.query.id), rows))

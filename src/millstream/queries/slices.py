@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,19 @@ MOST_READ = 2_097_152
 """So many rows of a stream are looked up together; before the first of them all batches are hashed."""
 
 
+MOST_FOUND = 16_777_216
+"""A unit with more results than this is for Spark, and its queries are stepped alone."""
+
+
 class UnprovenError(Exception):
     """The kernel cannot say which pairs pass the tests; Spark can."""
+
+
+class Trouble(Enum):
+    """Why a unit has no results."""
+
+    UNPROVEN = "the kernel cannot say which pairs pass the tests"
+    TOO_MANY = "it has more results than are held"
 
 
 @dataclass(frozen=True)
@@ -170,8 +182,8 @@ class Pairs:
         )
 
 
-def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs | None:
-    """What a unit makes of some rows of the other stream; None if the tests cannot be told."""
+def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs | Trouble:
+    """What a unit makes of some rows of the other stream."""
     [found] = matched_by_all([unit], Batches.of([unit]), rows, ids, passes)
     return found
 
@@ -205,7 +217,7 @@ class Batches:
 
 def matched_by_all(
     units: Sequence[Unit], batches: Batches, rows: pa.Table, ids: Numbers, passes: Passes
-) -> list[Pairs | None]:
+) -> list[Pairs | Trouble]:
     """What units with the same columns make of some rows.
 
     A row is looked up once, however many units there are; to which of them it is of use is asked of pairs alone.
@@ -214,21 +226,25 @@ def matched_by_all(
     kept = [unit.may_use(rows, ids, times) for unit in units]
     places = np.flatnonzero(np.logical_or.reduce(kept))
     found: list[list[Pairs]] = [[no_pairs(unit)] for unit in units]
-    failed = set[int]()
+    failed, counts = dict[int, Trouble](), [0] * len(units)
     # Few find a partner: all else of a row is looked at only then.
     for mine, at in batches.index.probe(_some(rows, columns, places), columns):
         for parcel, own, start in batches.apart(mine):
             some, theirs = mine[own] - start, places[at[own]]
             for number, unit in enumerate(units):
-                good = kept[number][theirs] if unit.parcel is parcel else None
-                if good is None or not good.any():
+                if unit.parcel is not parcel or number in failed or not (good := kept[number][theirs]).any():
                     continue
                 others = Rows(rows, ids, times, unit.reach.enter(ids, times))
                 try:
                     found[number].append(_in_slice(unit, others, some[good], theirs[good], passes))
                 except UnprovenError:
-                    failed.add(number)
-    return [None if n in failed else Pairs.together(parts) for n, parts in enumerate(found)]
+                    failed[number] = Trouble.UNPROVEN
+                counts[number] += len(found[number][-1])
+                if counts[number] > MOST_FOUND:
+                    failed[number] = Trouble.TOO_MANY
+                if number in failed:
+                    found[number].clear()
+    return [failed[n] if n in failed else Pairs.together(parts) for n, parts in enumerate(found)]
 
 
 def _some(rows: pa.Table, columns: Sequence[str], places: Numbers) -> pa.Table:
@@ -310,15 +326,18 @@ class Portion:
         return sum(f.rows for f in self.files) + (0 if self.inlined is None else self.inlined[0].num_rows)
 
 
-def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[int, Pairs | None]]:
-    """What a task makes of its portions, with their units' numbers; None where the kernel cannot say."""
-    found: list[tuple[int, Pairs | None]] = []
+def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[int, Pairs | Trouble]]:
+    """What a task makes of its portions, with their units' numbers."""
+    found: list[tuple[int, Pairs | Trouble]] = []
     for own in _alike(portions):
         units = {p.number: p.asked for p in own}
         batches = Batches.of(list(units.values()))
         for rows, ids in _many(read(source) for source in _sources(own)):
-            found += zip(units, matched_by_all(list(units.values()), batches, rows, ids, passes), strict=True)
-    return [(number, pairs) for number, pairs in found if pairs is None or len(pairs)]
+            made = zip(units, matched_by_all(list(units.values()), batches, rows, ids, passes), strict=True)
+            found += [(n, pairs) for n, pairs in made if isinstance(pairs, Trouble) or len(pairs)]
+            if sum(len(pairs) for _, pairs in found if isinstance(pairs, Pairs)) > MOST_FOUND:
+                return [(own[0].number, Trouble.TOO_MANY)]
+    return found
 
 
 def _alike(portions: Sequence[Portion]) -> Iterable[list[Portion]]:
@@ -340,7 +359,9 @@ def _sources(portions: Sequence[Portion]) -> Iterator[Portion]:
     for own in asked.values():
         spans = tuple(dict.fromkeys(span for p in own for span in p.spans))
         numbers = tuple(dict.fromkeys(span for p in own for span in p.numbers))
-        yield replace(own[0], spans=spans, numbers=numbers)
+        # What is in the catalogue is cut at where a unit's reach begins.
+        widest = min(own, key=lambda p: p.asked.reach.since)
+        yield replace(widest, spans=spans, numbers=numbers)
 
 
 def _many(reads: Iterable[Iterable[tuple[pa.Table, Numbers]]]) -> Iterator[tuple[pa.Table, Numbers]]:

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from millstream.catalog import stats
 from millstream.queries import slices
+from millstream.queries.chorus import AloneError
 from millstream.queries.parcels import Index, Parcel, Rows
-from millstream.queries.slices import Pairs, Portion, Unit
+from millstream.queries.slices import Pairs, Portion, Trouble, Unit
 from millstream.queries.tasks import MOST_TASKS, in_tasks
 from millstream.schema import instant
 
@@ -86,13 +87,14 @@ class Slicer:
         results = _run_here([p for p in portions if is_small(p)])
         for own in in_tasks(self._spark.session, slices.run, _shares(large)) if large else ():
             results += own
-        unproven = {n for n, pairs in results if pairs is None}
+        unproven = {n for n, pairs in results if pairs is Trouble.UNPROVEN}
         again = [p for p in portions if p.number in unproven]
         results = [r for r in results if r[0] not in unproven] + slices.run(again, passes)
         found: list[list[Pairs]] = [[slices.no_pairs(p.asked)] for p in portions]
         for number, pairs in results:
-            if pairs is not None:
-                found[number].append(pairs)
+            if isinstance(pairs, Trouble):
+                raise AloneError
+            found[number].append(pairs)
         return [Pairs.together(parts) for parts in found], int(bool(large))
 
     def _of_unit(self, number: int, unit: Unit, look: Look) -> Portion:
@@ -148,7 +150,7 @@ def is_small(portion: Portion) -> bool:
     return portion.rows <= HERE_ROWS
 
 
-def _run_here(portions: Sequence[Portion]) -> list[tuple[int, Pairs | None]]:
+def _run_here(portions: Sequence[Portion]) -> list[tuple[int, Pairs | Trouble]]:
     """What is found in the driver: each leaf in a thread, as reading and looking up are not Python's own work."""
     leaves = [own for leaf in (0, 1) if (own := [p for p in portions if p.asked.leaf == leaf])]
     if len(leaves) < 2 or any(p.asked.tests for p in portions):

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millstream.execute.failures import translated
 from millstream.plan.incremental import stream_name
 from millstream.plan.standing import ENTER, LEAVE
 from millstream.queries import here
@@ -147,8 +148,9 @@ def portions(lake: Lake, scan: Scan) -> list[Portion]:
 
 def in_tasks(session: Callable[[], SparkSession], work: Callable[[T], R], shares: Sequence[T]) -> list[R]:
     """What some work makes of each share, in one job with a task for each."""
-    numbers = session().range(0, len(shares), 1, len(shares))
-    found = numbers.mapInArrow(partial(_task, work, shares), "result binary").toArrow()
+    with translated():
+        numbers = session().range(0, len(shares), 1, len(shares))
+        found = numbers.mapInArrow(partial(_task, work, shares), "result binary").toArrow()
     return [pickle.loads(result) for result in found.column(0).to_pylist()]
 
 

@@ -312,6 +312,10 @@ class Turn:
         return not self.batches or query in self.ready
 
     @property
+    def rows(self) -> int:
+        return sum(len(b.rows) for b in self.batches.values())
+
+    @property
     def bytes(self) -> int:
         """What is held for it in memory beside the streams."""
         rows = sum(b.parcel.bytes + b.bits.nbytes for b in self.batches.values())

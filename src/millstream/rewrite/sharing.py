@@ -106,7 +106,7 @@ class _Sharing:
                 own[leaf].append(condition)
             else:
                 rest.append(condition)
-        self._check_connected(equalities)
+        self._check_connected(equalities, rest)
         leaves = tuple(self._leaf(i, tests, rest) for i, tests in enumerate(own))
         return Shared(leaves, tuple(equalities), self._text(exp.and_(*rest)) if rest else None, outputs)
 
@@ -132,11 +132,13 @@ class _Sharing:
             return None
         a, b = self._leaf_of(left), self._leaf_of(right)
         first, second = (self._types[leaf][c.name.lower()] for leaf, c in ((a, left), (b, right)))
-        if a == b or first != second or not _has_one_form(first):
+        if a == b or not _have_one_form(first, second):
             return None
         return Equality(a, left.name.lower(), b, right.name.lower())
 
-    def _check_connected(self, equalities: Sequence[Equality]) -> None:
+    def _check_connected(self, equalities: Sequence[Equality], rest: Sequence[exp.Expr]) -> None:
+        if not equalities and any(self._is_hashed(condition) for condition in rest):
+            raise UnsharedError("Spark joins it by hashing what is to be equal")
         reached, more = {0}, True
         while more:
             found = {x for e in equalities if {e.left, e.right} & reached for x in (e.left, e.right)}
@@ -145,6 +147,14 @@ class _Sharing:
         # Two streams are joined all the same, by nested loops.
         if len(reached) < len(self._windows) and len(self._windows) > 2:
             raise UnsharedError("its streams are not joined by equal columns")
+
+    def _is_hashed(self, node: exp.Expr) -> bool:
+        """Whether it says that something of one stream is equal to something of another."""
+        node = node.unnest()
+        if not isinstance(node, exp.EQ):
+            return False
+        sides = self._only_leaf(node.this), self._only_leaf(node.expression)
+        return None not in sides and sides[0] != sides[1]
 
     def _output(self, node: exp.Expr) -> Output:
         value = node.unalias()
@@ -161,13 +171,9 @@ class _Sharing:
         return names.text(copy.this)
 
 
-def _has_one_form(kind: pa.DataType) -> bool:
-    """Whether values are equal just if they are written in the same way."""
-    plain = (
-        pa.types.is_integer,
-        pa.types.is_string,
-        pa.types.is_date32,
-        pa.types.is_timestamp,
-        pa.types.is_boolean,
-    )
-    return any(is_one(kind) for is_one in plain)
+def _have_one_form(first: pa.DataType, second: pa.DataType) -> bool:
+    """Whether values of two types are equal just if they are the same number or written in the same way."""
+    if pa.types.is_integer(first) and pa.types.is_integer(second):
+        return True
+    plain = (pa.types.is_string, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_boolean)
+    return first == second and any(is_one(first) for is_one in plain)
