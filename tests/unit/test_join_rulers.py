@@ -18,7 +18,7 @@ from millstream.queries.lines import NOWHERE, Line, joined, line_of
 from millstream.queries.parcels import Index, Parcel, Rows
 from millstream.queries.rulers import ByRows, ByTime
 from millstream.queries.slices import Reach, Unit, by_kernel, matched
-from tests.unit.test_scheduled_joins import stream_table
+from tests.unit.test_slices import stream_table
 
 if TYPE_CHECKING:
     from millstream.queries.rulers import Ruler

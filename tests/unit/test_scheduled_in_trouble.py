@@ -11,9 +11,10 @@ import pytest
 from pyspark.errors import PySparkRuntimeError
 
 from millstream.errors import StatementError
-from millstream.queries import joining, scheduled, slices, slicing, tasks
+from millstream.queries import joining, parcels, scheduled, slices, slicing, tasks
 from millstream.queries.parcels import Index
 from millstream.schedule.join_policies import Measured
+from tests.slt.spark import jobs
 from tests.unit.test_scheduled_joins import STREAMS, always, had, opened
 
 if TYPE_CHECKING:
@@ -293,3 +294,70 @@ def test_policies_change_while_units_are_handed_out(opened: Opened) -> None:
         assert pairs(db, "q11") == [(a, b) for a in range(1, 25) for b in range(1, 25) if abs(a - b) <= 11]
         with pytest.raises(StatementError):
             db.sql("SET join_policy = sideways")
+
+
+def test_a_batch_is_handed_to_tasks_as_a_file_that_goes_with_its_turn(
+    opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slicing, "HERE_ROWS", -1)
+    written, dump = [], parcels.pickle.dumps
+
+    def noted(*what: Any) -> bytes:
+        written.append(what)
+        return dump(*what)
+
+    monkeypatch.setattr(parcels.pickle, "dumps", noted)
+    with opened("one") as db:
+        create(db)
+        for length in (2, 5, 9):
+            db.sql(f"CREATE CONTINUOUS QUERY q{length} AS SELECT x.a AS p, y.a AS q FROM r x, s y "
+                   f"WHERE x.k = y.k WINDOW INTERVAL {length}")  # fmt: skip
+        for t in (1, 4, 9):
+            db.insert("r", [(1, "a", t, 0, t)])
+            db.insert("s", [(1, "a", t, 0, t)])
+            for stream in STREAMS:
+                db.sql(f"ADVANCE {stream} TO {t}")
+            db.drain()
+        [join] = db._engine.queries.scheduled.joins.values()
+        assert join.jobs > 3
+        # Two batches a turn, whatever number of slices they have.
+        assert len(written) == 2 * 3
+        assert list(db._engine.queries.scheduled._lake.scratch.glob("*.batch")) == []
+        assert len(had(db, "q9")) == 9
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_what_only_spark_can_tell_is_one_job_for_all_queries(
+    count: int, opened: Callable[[str], Database]
+) -> None:
+    with opened(str(count)) as db:
+        create(db)
+        for number in range(count):
+            db.sql(f"CREATE CONTINUOUS QUERY q{number} AS SELECT upper(x.w) AS p, upper(y.w) AS q FROM r x, s y "
+                   f"WHERE x.k = y.k AND x.w || y.w RLIKE '{'ab'[number % 2]}' WINDOW INTERVAL 5")  # fmt: skip
+        for t in (1, 2):
+            before = jobs(db.spark)
+            for stream in STREAMS:
+                db.insert(stream, [(t, "a", 1, 1, t)])
+            for stream in STREAMS:
+                db.sql(f"ADVANCE {stream} TO {t}")
+            db.drain()
+        assert jobs(db.spark) - before == 2
+        assert [row for _, row in had(db, "q0")] == [("A", "A")] * 2
+        assert had(db, "q1") == []
+
+
+def test_of_queries_that_only_spark_can_tell_one_that_fails_fails_alone(opened: Callable[[str], Database]) -> None:
+    with opened("three") as db:
+        create(db)
+        for name, columns in {"fine": "x.a", "wrong": "CAST(x.w AS INT)", "spoken": "upper(y.w)"}.items():
+            db.sql(f"CREATE CONTINUOUS QUERY {name} AS SELECT {columns} AS p FROM r x, s y "
+                   "WHERE x.k = y.k WINDOW INTERVAL 5")  # fmt: skip
+        for stream in STREAMS:
+            db.insert(stream, [(1, "a", 1, 1, 1)])
+        for stream in STREAMS:
+            db.sql(f"ADVANCE {stream} TO 9")
+        db.drain()
+        status = {row[0]: row[2] for row in db.sql("SHOW QUERIES").fetchall()}
+        assert status == {"fine": "running", "wrong": "failed", "spoken": "running"}
+        assert (had(db, "fine"), had(db, "spoken")) == ([(1, (1,))], [(1, ("A",))])

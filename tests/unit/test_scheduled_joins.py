@@ -16,21 +16,12 @@ from itertools import chain, count, pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 import millstream
-from millstream.catalog.records import StreamTime, TableInfo
-from millstream.plan.sharing import Equality
-from millstream.queries import joining, parcels, scheduled, slicing
-from millstream.queries.parcels import Index, Parcel, Rows
-from millstream.queries.response import Arrivals, Responses
-from millstream.queries.slices import Reach, Unit, by_kernel, matched
+from millstream.queries import joining, scheduled, slicing
 from millstream.schedule.join_policies import Measured
-from millstream.schema import Column, Duration, ObjectKind, Schema
 from millstream.storage import inline, segment, upkeep
-from tests.slt.spark import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -332,73 +323,6 @@ def test_slices_may_be_joined_in_tasks(
     assert any(expected.values())
 
 
-def test_a_batch_is_handed_to_tasks_as_a_file_that_goes_with_its_turn(
-    opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slicing, "HERE_ROWS", -1)
-    written, dump = [], parcels.pickle.dumps
-
-    def noted(*what: Any) -> bytes:
-        written.append(what)
-        return dump(*what)
-
-    monkeypatch.setattr(parcels.pickle, "dumps", noted)
-    with opened("one") as db:
-        create(db)
-        for length in (2, 5, 9):
-            db.sql(f"CREATE CONTINUOUS QUERY q{length} AS SELECT x.a AS p, y.a AS q FROM r x, s y "
-                   f"WHERE x.k = y.k WINDOW INTERVAL {length}")  # fmt: skip
-        for t in (1, 4, 9):
-            db.insert("r", [(1, "a", t, 0, t)])
-            db.insert("s", [(1, "a", t, 0, t)])
-            for stream in STREAMS:
-                db.sql(f"ADVANCE {stream} TO {t}")
-            db.drain()
-        [join] = db._engine.queries.scheduled.joins.values()
-        assert join.jobs > 3
-        # Two batches a turn, whatever number of slices they have.
-        assert len(written) == 2 * 3
-        assert list(db._engine.queries.scheduled._lake.scratch.glob("*.batch")) == []
-        assert len(had(db, "q9")) == 9
-
-
-@pytest.mark.parametrize("count", [2, 9])
-def test_what_only_spark_can_tell_is_one_job_for_all_queries(
-    count: int, opened: Callable[[str], Database]
-) -> None:
-    with opened(str(count)) as db:
-        create(db)
-        for number in range(count):
-            db.sql(f"CREATE CONTINUOUS QUERY q{number} AS SELECT upper(x.w) AS p, upper(y.w) AS q FROM r x, s y "
-                   f"WHERE x.k = y.k AND x.w || y.w RLIKE '{'ab'[number % 2]}' WINDOW INTERVAL 5")  # fmt: skip
-        for t in (1, 2):
-            before = jobs(db.spark)
-            for stream in STREAMS:
-                db.insert(stream, [(t, "a", 1, 1, t)])
-            for stream in STREAMS:
-                db.sql(f"ADVANCE {stream} TO {t}")
-            db.drain()
-        assert jobs(db.spark) - before == 2
-        assert [row for _, row in had(db, "q0")] == [("A", "A")] * 2
-        assert had(db, "q1") == []
-
-
-def test_of_queries_that_only_spark_can_tell_one_that_fails_fails_alone(opened: Callable[[str], Database]) -> None:
-    with opened("three") as db:
-        create(db)
-        for name, columns in {"fine": "x.a", "wrong": "CAST(x.w AS INT)", "spoken": "upper(y.w)"}.items():
-            db.sql(f"CREATE CONTINUOUS QUERY {name} AS SELECT {columns} AS p FROM r x, s y "
-                   "WHERE x.k = y.k WINDOW INTERVAL 5")  # fmt: skip
-        for stream in STREAMS:
-            db.insert(stream, [(1, "a", 1, 1, 1)])
-        for stream in STREAMS:
-            db.sql(f"ADVANCE {stream} TO 9")
-        db.drain()
-        status = {row[0]: row[2] for row in db.sql("SHOW QUERIES").fetchall()}
-        assert status == {"fine": "running", "wrong": "failed", "spoken": "running"}
-        assert (had(db, "fine"), had(db, "spoken")) == ([(1, (1,))], [(1, ("A",))])
-
-
 def test_time_may_be_timestamps(opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch) -> None:
     story, time = in_seconds(a_story(7, equal)), "t TIMESTAMP) TIMESTAMP BY t WATERMARK INTERVAL '2' SECOND"
     with opened("together") as db:
@@ -657,72 +581,3 @@ def test_a_query_that_was_paused_comes_back(db: Database) -> None:
     db.drain()
     assert [row for _, row in had(db, "short")] == [(1, 1), (5, 5), (5, 6), (6, 5), (6, 6), (9, 9)]
     assert set(joins(db)) == {"short", "long"}
-
-
-def stream_table() -> TableInfo:
-    schema = Schema((Column("k", pa.int64()), Column("t", pa.int64())))
-    time = StreamTime("t", Duration(0, is_number=True))
-    return TableInfo(1, "s", ObjectKind.STREAM, schema, (1, 2), "", 1, time)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_slices_together_are_the_window_and_each_pair_is_in_one(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    equalities = (Equality(0, "k", 1, "k"),) if seed % 2 else ()
-
-    def some(number: int) -> tuple[pa.Table, Any, Any]:
-        times = random.integers(0, 40, number)
-        return pa.table({"k": random.integers(0, 3, number), "t": times}), np.arange(number), times
-
-    rows, ids, times = some(12)
-    others, their_ids, their_times = some(30)
-    late = {int(i): int(their_times[i]) + 7 for i in random.choice(30, 4, replace=False)}
-    enter = times + random.choice([0, 0, 0, 5], len(times))
-    batch, table = Rows(rows, ids, times, enter), stream_table()
-    span = [int(their_times[i]) for i in late]
-    reach = Reach(0, 28, 35, 20, 20, late=late, late_span=(min(span), max(span)))
-    found: list[tuple[int, int]] = []
-    for low, high in ((0, 3), (3, 10), (10, 25)):
-        parcel = Parcel(batch, Index.of(rows, ["k"] if equalities else []))
-        unit = Unit(parcel, 0, equalities, reach, low, high, table, ("k", "t"))
-        pairs = matched(unit, others, their_ids, by_kernel)
-        own = list(zip(pairs.mine.tolist(), pairs.rows.ids[pairs.theirs].tolist(), strict=True))
-        for mine, theirs in own:
-            away = distance(times, enter, their_times, reach.enter(their_ids, their_times), mine, theirs)
-            assert away <= high
-            assert low < away or low == 0
-        found += own
-    keys, their_keys = rows.column("k").to_pylist(), others.column("k").to_pylist()
-    their_enter = reach.enter(their_ids, their_times)
-    expected = [
-        (a, b)
-        for a in range(len(ids))
-        for b in range(28)
-        if (not equalities or keys[a] == their_keys[b])
-        and their_times[b] <= 35
-        and distance(times, enter, their_times, their_enter, a, b) <= 25
-    ]
-    assert sorted(found) == expected
-
-
-def distance(times: Any, enter: Any, their_times: Any, their_enter: Any, mine: int, theirs: int) -> int:
-    both = max(int(enter[mine]), int(their_enter[theirs]))
-    return both - min(int(times[mine]), int(their_times[theirs]))
-
-
-def test_response_times_are_kept_in_a_few_numbers() -> None:
-    told, seconds = Responses(), np.random.default_rng(1).exponential(2.0, 10_000)
-    for part in np.array_split(seconds, 7):
-        told.add(part)
-    assert told.average == pytest.approx(seconds.mean())
-    assert told.most == seconds.max()
-    assert told.percentile(0.95) == pytest.approx(np.percentile(seconds, 95), rel=0.11)
-    assert Responses().percentile(0.95) is None
-
-
-def test_arrivals_know_when_rows_came() -> None:
-    known = Arrivals()
-    for end, now in ((3, 10.0), (5, 20.0), (5, 30.0), (9, 40.0)):
-        known.note(end, now)
-    assert known.of(np.array([0, 2, 3, 4, 5, 8, 9])).tolist() == [10.0, 10.0, 20.0, 20.0, 40.0, 40.0, 40.0]
-    assert Arrivals().of(np.array([1])).tolist() == [-np.inf]

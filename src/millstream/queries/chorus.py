@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from millstream.queries.run import Look
     from millstream.queries.spreading import Filters, Passes
     from millstream.queries.tasks import Portion
+    from millstream.schedule.eddy import Policy
     from millstream.storage.lake import Lake
 
     Numbers = NDArray[np.int64]
@@ -195,13 +196,16 @@ def _portions(numbers: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int
 class Chorus:
     """See the module's contract."""
 
-    def __init__(self, lake: Lake, answers: Answers, stepper: Stepper, spark: Spark) -> None:
+    def __init__(
+        self, lake: Lake, answers: Answers, stepper: Stepper, spark: Spark, make_policy: Callable[[], Policy]
+    ) -> None:
         self._lake = lake
         self._answers = answers
         self._stepper = stepper
         self._spark = spark
-        self._filters: dict[int, Filters] = {}
-        """By stream: what predicates were in the last basket."""
+        self._make_policy = make_policy
+        self.filters: dict[tuple[int, bool], Filters] = {}
+        """By stream, and whether Spark is needed: the predicates of the last basket."""
 
     def step(self, runs: Sequence[Run], look: Look) -> list[int]:
         """One step of queries that agree in `key_of`; the number of deliveries of each."""
@@ -223,6 +227,15 @@ class Chorus:
         for run, step in zip(runs, steps, strict=True):
             self._stepper.learn(run, waiting, len(step.deliveries), taken)
         return [len(s.deliveries) for s in steps]
+
+    def decide_by(self, make_policy: Callable[[], Policy]) -> None:
+        """Let other policies, which have learnt nothing yet, choose from now on."""
+        for filters in self.filters.values():
+            filters.policy = make_policy()
+
+    def keep_only(self, streams: set[int]) -> None:
+        """Forget the filters of streams on which nobody is stepped together any more."""
+        self.filters = {choir: filters for choir, filters in self.filters.items() if choir[0] in streams}
 
     def takes(self, run: Run) -> bool:
         """Whether the kernel knows all that a query asks of new rows; else Spark does."""
@@ -261,7 +274,8 @@ class Chorus:
         every = {text: own[text, shape] for own in alike.values() for text, shape in own}
         parts = [(by_pane(part), _by_pane(schema)) for part, schema in every.values()]
         is_proven = all(self.takes(run) for run in runs)
-        tables = self._passed(parts, look, found, fine, is_proven=is_proven)
+        choir = found.stream, any(map(self.needs_spark, runs[:1]))
+        tables = self._passed(choir, parts, look, found, fine, is_proven=is_proven)
         known = self._in_windows(alike, dict(zip(every, tables, strict=True)), fine)
         # Only now: up to here a query can still be stepped alone as if nothing had been.
         for run, step in zip(runs, steps, strict=True):
@@ -298,7 +312,14 @@ class Chorus:
         return self._answers.merged_rows(by_list, numbered_rows) if found is None else found
 
     def _passed(
-        self, parts: Sequence[tuple[Part, pa.Schema]], look: Look, found: Arrived, fine: Fine, *, is_proven: bool
+        self,
+        choir: tuple[int, bool],
+        parts: Sequence[tuple[Part, pa.Schema]],
+        look: Look,
+        found: Arrived,
+        fine: Fine,
+        *,
+        is_proven: bool,
     ) -> list[pa.Table]:
         """What parts make of the new rows, for each fine pane: here if these are few, else in tasks of one job."""
         is_small = found.seen.position - found.before.position <= self._answers.most_here
@@ -308,9 +329,9 @@ class Chorus:
             return self._passed_by_spark(parts, self._rows(look, found, fine))
         table = look.tables[found.stream]
         types = tuple((f.name.lower(), f.type) for f in table.schema.arrow)
-        made = passes([p for p, _ in parts], [s for _, s in parts], types, self._filters.get(found.stream))
-        if made.filters is not None:
-            self._filters[found.stream] = made.filters
+        last = self.filters.get(choir)
+        made = passes([p for p, _ in parts], [s for _, s in parts], types, last, self._make_policy)
+        self.filters[choir] = made.filters
         done: Sequence[list[pa.Table] | None]
         if is_small:
             done = [made.over(self._rows(look, found, fine))]

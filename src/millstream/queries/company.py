@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from millstream.catalog.records import TableInfo
-    from millstream.execute.shared.selections import Selections
+    from millstream.execute.shared.selections import Matcher
     from millstream.plan.selection import Selection
     from millstream.plan.sharing import Shared
     from millstream.plan.standing import QueryPlan
@@ -112,7 +112,7 @@ class Company:
             yield "Alone for now: it is paused, has failed, or catches up"
             return
         yield f"Shared {_others(len(group.plans))}: one pass and one block for each basket"
-        yield from _numbered(_filters(group.selections, group.policy, group.order))
+        yield from _numbered(_filters(group.selections.ready(), group.policy, group.order))
 
     def _join(self, query: TableInfo, plan: QueryPlan, shared: Shared) -> Iterator[str]:
         names = self._leaves([plan.windows[leaf.window].stream for leaf in shared.leaves])
@@ -132,7 +132,7 @@ class Company:
         yield f"Shared {_others(len(family.runs))}: one SteM for each stream, one commit for each basket"
         yield from _numbered(self._probes(family))
         for leaf, name in enumerate(names):
-            for operator in _filters(family.selections[leaf], family.filters[leaf], ()):
+            for operator in _filters(family.selections[leaf].ready(), family.filters[leaf], ()):
                 yield f"  {name}: {operator}"
 
     def _slices(self, query: TableInfo, join: Join) -> Iterator[str]:
@@ -197,12 +197,14 @@ class Company:
         for stream_id in self.together.streams():
             group, name = self.together.group(stream_id), self._name(stream_id)
             if group is not None:
-                found += self._shown(name, _filters(group.selections, group.policy, group.order))
+                found += self._shown(name, _filters(group.selections.ready(), group.policy, group.order))
+        for (stream_id, _), asked in self.choirs.filters.items():
+            found += self._shown(self._name(stream_id), _filters(asked.matcher, asked.policy, asked.order))
         for family in self.joining.families.values():
             names = self._leaves(family.streams)
             found += self._shown(", ".join(names), self._probes(family))
             for leaf, name in enumerate(names):
-                found += self._shown(name, _filters(family.selections[leaf], family.filters[leaf], ()))
+                found += self._shown(name, _filters(family.selections[leaf].ready(), family.filters[leaf], ()))
         return found
 
     def joins(self) -> list[Joined]:
@@ -315,9 +317,8 @@ def _passes(number: int) -> str:
     return "1 pass" if number == 1 else f"{number:,} passes"
 
 
-def _filters(selections: Selections, policy: Policy, last: Sequence[str]) -> list[Operator]:
+def _filters(matcher: Matcher, policy: Policy, last: Sequence[str]) -> list[Operator]:
     """Grouped filters, in the order of the last basket."""
-    matcher = selections.ready()
     order = [o for o in last if o in matcher.filters]
     order += [o for o in matcher.operators if o not in order]
     return [

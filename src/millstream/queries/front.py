@@ -76,9 +76,9 @@ class ContinuousQueries:
         self._lock = threading.RLock()
         self._is_closed = False
         self.board = Board()
-        self.chorus = chorus.Chorus(lake, self.answers, self._stepper, spark)
         self.known = Known(lake.catalog)
         self.together = Together(lake, self.known, self.answers, spark, self._stepper, self._lock)
+        self.chorus = chorus.Chorus(lake, self.answers, self._stepper, spark, self.together.new_policy)
         self.joining = joining.Joining(lake, self.answers, self._stepper, self.together.new_policy)
         self.scheduled = scheduled.Scheduled(lake, self.answers, self._stepper, spark, self.together.new_policy)
         self.handing = Handing(lake, self.known, self.together, self.board, lambda: self._is_closed)
@@ -277,6 +277,7 @@ class ContinuousQueries:
             casts = [join.cast for join in self.scheduled.joins.values() if join.cast is not None]
             for family in (*self.joining.families.values(), *casts):
                 family.decide_by(self.together.new_policy)
+            self.chorus.decide_by(self.together.new_policy)
 
     @property
     def join_policy(self) -> str:
@@ -398,6 +399,8 @@ class ContinuousQueries:
                 together = [own for own in alike.values() if len(own) > 1]
                 if choir is self.joining:
                     self.joining.keep_only({run.query.id for own in together for run in own})
+                else:
+                    self.chorus.keep_only({stream for own in together for stream in own[0].plan.streams})
                 made += [self._step_choir(choir, own) for own in together]
         if any(m is not None for m in made):
             self.board.tell()

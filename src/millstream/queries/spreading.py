@@ -9,7 +9,7 @@ kernel, all in one text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,9 @@ from millstream.queries.answering import apart
 from millstream.queries.matching import by_policy, lowered
 from millstream.rewrite import names
 from millstream.rewrite.selection import selection_of
-from millstream.schedule.eddy import Tickets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -90,17 +89,19 @@ class Fused:
             yield None if made is None else apart(made[0], len(self.members))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Filters:
     """The predicates of a stream's parts: operators for those that domains say, texts for others, by number."""
 
     predicates: tuple[str, ...]
     matcher: Matcher
     tested: Mapping[int, str]
-    policy: Policy = field(default_factory=Tickets)
+    policy: Policy
+    order: Sequence[str] = ()
+    """The order of operators for the last basket."""
 
     @staticmethod
-    def of(predicates: tuple[str, ...], types: Types) -> Filters:
+    def of(predicates: tuple[str, ...], types: Types, policy: Policy) -> Filters:
         selections, tested = Selections(dict(types)), dict[int, str]()
         for number, text in enumerate(predicates):
             selection = selected(text, types)
@@ -108,11 +109,11 @@ class Filters:
                 selections.add(number, selection)
             else:
                 tested[number] = text
-        return Filters(predicates, selections.ready(), tested)
+        return Filters(predicates, selections.ready(), tested, policy)
 
     def pairs(self, rows: pa.Table) -> Pairs | None:
         """Predicates with the rows that satisfy them; None if the kernel cannot tell."""
-        found, _ = by_policy(self.matcher, lowered(rows), self.policy)
+        found, self.order = by_policy(self.matcher, lowered(rows), self.policy)
         if not self.tested:
             return found.queries, found.rows
         more = self._tested(rows)
@@ -140,7 +141,7 @@ class Passes:
     schemas: tuple[pa.Schema, ...]
     alone: tuple[int, ...]
     fused: tuple[Fused, ...]
-    filters: Filters | None
+    filters: Filters
 
     def over(self, rows: pa.Table) -> list[pa.Table] | None:
         """What each part makes of rows with their marks, in pieces that may share groups; None if it cannot be."""
@@ -159,7 +160,7 @@ class Passes:
         return [pa.concat_tables([s.empty_table(), *m]) for s, m in zip(self.schemas, made, strict=True)]
 
     def _spread(self, rows: pa.Table) -> Iterator[tuple[Fused, list[pa.Table] | None]]:
-        if self.filters is None:
+        if not self.fused:
             return
         count = len(self.filters.predicates)
         size = max(1, MOST_MATCHED // count)
@@ -170,7 +171,13 @@ class Passes:
                 yield from ((fused, t) for t in ([None] if pairs is None else fused.over(some, pairs, count)))
 
 
-def passes(parts: Sequence[Part], schemas: Sequence[pa.Schema], types: Types, last: Filters | None) -> Passes:
+def passes(
+    parts: Sequence[Part],
+    schemas: Sequence[pa.Schema],
+    types: Types,
+    last: Filters | None,
+    make_policy: Callable[[], Policy],
+) -> Passes:
     """The passes of parts, none of which is there twice; `last` are the filters of the basket before."""
     alike: dict[Part, list[int]] = {}
     for number, part in enumerate(parts):
@@ -179,7 +186,8 @@ def passes(parts: Sequence[Part], schemas: Sequence[pa.Schema], types: Types, la
     together = [own for own in alike.values() if len(own) > 1]
     predicates = tuple(dict.fromkeys(parts[n].where or "" for own in together for n in own))
     if last is None or last.predicates != predicates:
-        last = Filters.of(predicates, types) if predicates else None
+        # What is known of an attribute holds for those who come, too.
+        last = Filters.of(predicates, types, make_policy() if last is None else last.policy)
     fused = tuple(Fused.of(parts, schemas, own, predicates) for own in together)
     return Passes(tuple(parts), tuple(schemas), alone, fused, last)
 
