@@ -1,17 +1,22 @@
-"""A process that inserts into a stream with continuous queries on it until it is killed.
+"""The processes that insert into a stream with continuous queries on it until they are killed.
 
-    python -m tests.recovery.child_queries PATH FIRST
+As `tests.recovery.child_views` with `warm`: Spark, which one of the queries needs, runs before the first job, and
+all jobs use it. There is one job; it says how far inserts have been acknowledged, a line for each:
 
-Says how far inserts have been acknowledged, a line for each.
+    ack N               all rows up to N, without it, are durable
 """
 
 from __future__ import annotations
 
-import sys
+import importlib
 
 import millstream
+from millstream.execute.session import STARTUP, start
 from millstream.queries import blocks, storing
 from millstream.storage import inline
+from tests.recovery import child
+from tests.recovery.child import say
+from tests.recovery.child_views import in_thread
 
 BATCH = 7
 QUERIES = {
@@ -40,16 +45,23 @@ def small_world() -> None:
     blocks.KEPT_BLOCKS, blocks.SLACK = 12, 3
 
 
-def main(path: str, first: int) -> None:
+def answer(path: str, first: int) -> None:
+    """Insert and answer in turn until killed."""
     small_world()
     db = millstream.connect(path, background=False)
-    print(first, flush=True)
+    say("ack", first)
     while True:
         db.insert("s", rows(first, first + BATCH))
         first += BATCH
-        print(first, flush=True)
+        say("ack", first)
         db.drain()
 
 
+child.JOBS["answer"] = in_thread(answer)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    # Loaded once, for all that is forked.
+    importlib.import_module("duckdb")
+    start("local[2]", STARTUP | {"spark.sql.shuffle.partitions": "1"})
+    child.serve()

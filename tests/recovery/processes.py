@@ -19,12 +19,12 @@ PATIENCE = 60.0
 
 
 class Nursery:
-    """Starts jobs of `tests.recovery.child`, one at a time; a job is one process."""
+    """Starts jobs of a module like `tests.recovery.child`, one at a time; a job is one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.recovery.child", *arguments: str) -> None:
         paths = [str(ROOT), *(p for p in sys.path if p)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.recovery.child"],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import millstream
-from tests.recovery import child_queries, processes
+from tests.recovery import child_queries
 from tests.recovery.child_queries import QUERIES, SELECTIONS, VIEW, Row, rows
+from tests.recovery.processes import Nursery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -39,21 +36,18 @@ def path(tmp_path: Path, spark: SparkSession) -> Path:
     return made
 
 
-def killed_after(path: Path, first: int, lines: int) -> int:
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    started = Nursery("tests.recovery.child_queries")
+    yield started
+    started.close()
+
+
+def killed_after(nursery: Nursery, path: Path, first: int, lines: int) -> int:
     """Run the process until it has said so many lines, then kill it; how far inserts were acknowledged."""
-    paths = [str(processes.ROOT), *(p for p in sys.path if p)]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.recovery.child_queries", str(path), str(first)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-    )
-    assert child.stdout is not None
-    said = [int(child.stdout.readline()) for _ in range(lines)]
-    child.send_signal(signal.SIGKILL)
-    said += [int(line) for line in child.stdout.read().split("\n")[:-1]]
-    child.wait()
-    return said[-1]
+    pid = nursery.start("answer", path=str(path), first=first)
+    said = nursery.kill_after(pid, lines, 0.0)
+    return int(said[-1].split()[1])
 
 
 def groups(found: Iterable[Row]) -> dict[int, list[int]]:
@@ -112,11 +106,13 @@ def check_selections(db: Database, upto: int) -> None:
         assert [(d.fetchall(), d.instant) for d in found] == [([r], t) for r, t in expected[-len(found) :]]
 
 
-def test_whatever_is_killed_every_instant_is_answered_once(path: Path, spark: SparkSession) -> None:
+def test_whatever_is_killed_every_instant_is_answered_once(
+    nursery: Nursery, path: Path, spark: SparkSession
+) -> None:
     seed = random.Random(4)
     first = 0
     for kill in range(KILLS):
-        acknowledged = killed_after(path, first, seed.randint(1, MOST_LINES // (1 + kill % 4)))
+        acknowledged = killed_after(nursery, path, first, seed.randint(1, MOST_LINES // (1 + kill % 4)))
         with millstream.connect(path, spark=spark, background=False) as db:
             stream = db._lake.catalog.tables()["s"]
             # What was being inserted when it was killed may be there; if so, whole.

@@ -8,8 +8,6 @@ import select
 import shutil
 import sqlite3
 import statistics
-import subprocess
-import sys
 from collections import Counter
 from itertools import chain, combinations
 from pathlib import Path
@@ -24,6 +22,7 @@ from millstream.storage import inline, upkeep
 from millstream.views import keeping
 from tests.recovery import child_views, processes, stored
 from tests.recovery.child_views import VIEWS
+from tests.recovery.processes import Nursery
 from tests.recovery.test_crash import Promises
 
 if TYPE_CHECKING:
@@ -41,28 +40,13 @@ TIDY = ["retain", "drop", "flush", "compact", "expire"]
 Answer = Counter[tuple[Any, ...]]
 
 
-class Nursery(processes.Nursery):
-    """Starts jobs of `tests.recovery.child_views`."""
-
-    def __init__(self, *arguments: str) -> None:
-        paths = [str(processes.ROOT), *(p for p in sys.path if p)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.recovery.child_views", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout.fileno()
-        self._buffer = b""
+CHILD = "tests.recovery.child_views"
 
 
 @pytest.fixture(scope="module")
 def cold() -> Iterator[Nursery]:
     """Processes without Spark, unless they start one."""
-    started = Nursery()
+    started = Nursery(CHILD)
     yield started
     started.close()
 
@@ -70,7 +54,7 @@ def cold() -> Iterator[Nursery]:
 @pytest.fixture(scope="module")
 def warm() -> Iterator[Nursery]:
     """Processes that find Spark running."""
-    started = Nursery("warm")
+    started = Nursery(CHILD, "warm")
     yield started
     started.close()
 
