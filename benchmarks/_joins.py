@@ -301,10 +301,10 @@ def drive(db: Database, feed: Feed, windows: Sequence[int]) -> Outcome:
     with watched(units):
         started = time.perf_counter()
         for due, batch in zip(feed.due, made, strict=True):
+            pause.wait(max(0.0, started + due - time.perf_counter()))
             if not is_warm and due >= feed.warm:
                 is_warm, first = True, len(units)
                 forget(db)
-            pause.wait(max(0.0, started + due - time.perf_counter()))
             _insert(db, batch)
             behind = max(behind, time.perf_counter() - started - due)
         last = time.perf_counter()

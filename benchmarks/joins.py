@@ -41,7 +41,7 @@ MEETS = 0.1
 """Partners of a row in the longest window: with many more, delivering costs more than joining."""
 DISTANCE = 8.0
 """Seconds between arrivals, on average."""
-LASTING, WARM = 70.0, 10.0
+LASTING, WARM = 56.0, 8.0
 LEAST = 0.4
 """A run lasts so many seconds at least, at whatever scale."""
 FEW = 15
