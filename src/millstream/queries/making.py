@@ -25,7 +25,7 @@ from millstream.queries import wording
 from millstream.queries.answering import Answers, empty_feed
 from millstream.queries.emitting import CHANGE
 from millstream.rewrite import standing
-from millstream.rewrite.refuse import refused
+from millstream.rewrite.refuse import check_arguments, refused
 from millstream.rewrite.sharing import UnsharedError, shared_of
 from millstream.schema import Column, ObjectKind, Schema, is_nested, quote
 from millstream.sql import statements as st
@@ -121,6 +121,7 @@ class Maker:
         reader = Reader(self._lake)
         known = reader.tables(reader.snapshot())
         asked = body.query
+        check_arguments(asked)
         simple = self._simple(body, known)
         if simple is not None:
             return simple

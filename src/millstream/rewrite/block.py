@@ -240,6 +240,8 @@ def _call(node: exp.Expr, building: _Building) -> _Call:
     name = aggregates.canonical(names.name_of(function))
     conditions = [names.text(f.expression.this) for f in node.find_all(exp.Filter)]
     given, distinct = arguments_of(function)
+    if function.args.get("deterministic"):
+        raise refused(f"{name} with a second argument", node, "Leave the last argument out.")
     within = node.find(exp.WithinGroup)
     if within is not None:
         given = [*(o.this for o in within.expression.expressions), *given]

@@ -32,11 +32,10 @@ from millstream.plan.incremental import (
     static_name,
     stream_name,
 )
-from millstream.rewrite.refuse import refused
+from millstream.rewrite.refuse import READ_ARGUMENTS, check_arguments, refused
 from millstream.rewrite.views import Known, plan_view
 from millstream.schema import Column, ObjectKind, Schema
 from millstream.sql.parse import parse_one
-from millstream.sql.query import arguments
 from millstream.sql.statements import Select
 from millstream.storage import segment, state
 from millstream.storage.reader import Reader
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 
     Pin = tuple[str, tuple[tuple[object, ...], ...]]
 
-MOST_ARGUMENTS = {"percentile": 2, "mode": 1, "any_value": 1}
+MOST_ARGUMENTS = {**READ_ARGUMENTS, "mode": 1, "any_value": 1}
 """Of aggregates that Spark takes more for than a view can keep."""
 STREAMING = (ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
 OPENED = (ObjectKind.VIEW, ObjectKind.CONTINUOUS_VIEW)
@@ -97,7 +96,7 @@ class Maker:
         """The fragments of a view's query and its columns; refuses what cannot be kept up to date."""
         reader = Reader(self._lake)
         known = reader.tables(reader.snapshot())
-        _check_arguments(statement.query)
+        check_arguments(statement.query, MOST_ARGUMENTS, Condition.UNSUPPORTED_VIEW)
         uncut = _uncut(statement.query, known)
         is_cut = uncut is not statement.query
         if is_cut:
@@ -313,20 +312,6 @@ def _check_references(asked: Query, offset: int = 0) -> None:
                 hint="Keep the version in a table of its own: CREATE TABLE … AS SELECT … VERSION AS OF ….",
                 span=reference.as_of.span.shifted(offset),
             )
-
-
-def _check_arguments(asked: Query) -> None:
-    """Refuse calls whose last argument would be lost on the way."""
-    for function in asked.functions:
-        most = MOST_ARGUMENTS.get(function.text.lower())
-        if most is not None and arguments(asked, function) > most:
-            error = refused(
-                f"{function.text} with more than {most} argument{'s' if most > 1 else ''}",
-                None,
-                "Leave the last argument out.",
-            )
-            error.span = function.span.shifted(asked.offset)
-            raise error
 
 
 def _stored(schema: pa.Schema) -> pa.Schema:
