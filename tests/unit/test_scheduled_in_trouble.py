@@ -319,9 +319,8 @@ def test_a_batch_is_handed_to_tasks_as_a_file_that_goes_with_its_turn(
                 db.sql(f"ADVANCE {stream} TO {t}")
             db.drain()
         [join] = db._engine.queries.scheduled.joins.values()
-        assert join.jobs > 3
-        # Two batches a turn, whatever number of slices they have.
-        assert len(written) == 2 * 3
+        # Two batches a turn at most, however many units look into them.
+        assert 0 < len(written) <= 2 * 3 < join.units
         assert list(db._engine.queries.scheduled._lake.scratch.glob("*.batch")) == []
         assert len(had(db, "q9")) == 9
 
