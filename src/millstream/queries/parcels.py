@@ -10,7 +10,7 @@ import pickle
 import uuid
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +76,10 @@ class Index:
     Combinations of values have numbers without gaps, made column by column.
     """
 
-    values: tuple[pa.Array, ...]
+    keys: pa.Table
+    """The columns, which are the batch's own."""
+    firsts: tuple[Places, ...]
+    """For each column where its different values stand first."""
     pairs: tuple[Numbers, ...]
     """For each column but the first: what there is of combinations so far with its values, in order."""
     starts: Places
@@ -86,7 +89,8 @@ class Index:
     def of(rows: pa.Table, columns: Sequence[str]) -> Index:
         if not columns:
             return Index.of_any(rows.num_rows)
-        encoded = [_comparable(rows.column(c)).combine_chunks().dictionary_encode() for c in columns]
+        keys = rows.select(columns)
+        encoded = [_comparable(c).combine_chunks().dictionary_encode() for c in keys.columns]
         own, pairs = _places(encoded[0].indices), []
         for more in encoded[1:]:
             both = _paired(own, _places(more.indices), len(more.dictionary))
@@ -97,17 +101,18 @@ class Index:
         order = np.argsort(own, kind="stable")
         order = order[np.searchsorted(own[order], 0) :].astype(np.int32)
         starts = np.concatenate([[0], np.cumsum(np.bincount(own[order]))]).astype(np.int32)
-        return Index(tuple(e.dictionary for e in encoded), tuple(pairs), starts, order)
+        firsts = tuple(_first_places(_places(e.indices), len(e.dictionary)) for e in encoded)
+        return Index(keys, firsts, tuple(pairs), starts, order)
 
     @staticmethod
     def of_any(rows: int) -> Index:
         """So many rows that fit whatever comes."""
-        return Index((), (), np.array([0, rows]), np.arange(rows, dtype=np.int32))
+        return Index(pa.table({}), (), (), np.array([0, rows]), np.arange(rows, dtype=np.int32))
 
     @property
     def bytes(self) -> int:
-        known = sum(v.nbytes for v in (*self.values, *self.pairs))
-        return int(known + self.starts.nbytes + self.order.nbytes)
+        """Without the columns, which are the batch's."""
+        return sum(int(n.nbytes) for n in (*self.firsts, *self.pairs, self.starts, self.order))
 
     def probe(self, rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Places, Numbers]]:
         """The pairs that are equal, as places in the batch and among the rows; some at a time."""
@@ -133,12 +138,12 @@ class Index:
         if not columns:
             return np.zeros(rows.num_rows, np.int64)
         found = [
-            _places(pc.index_in(_comparable(rows.column(c)), value_set=v))
-            for v, c in zip(self.values, columns, strict=True)
+            _places(pc.index_in(_comparable(rows.column(c)), value_set=_comparable(k.take(pa.array(f)))))
+            for c, k, f in zip(columns, self.keys.columns, self.firsts, strict=True)
         ]
         own = found[0]
-        for known, values, more in zip(self.pairs, self.values[1:], found[1:], strict=True):
-            both = _paired(own, more, len(values))
+        for known, firsts, more in zip(self.pairs, self.firsts[1:], found[1:], strict=True):
+            both = _paired(own, more, len(firsts))
             at = np.minimum(np.searchsorted(known, both), max(0, len(known) - 1))
             own = np.where(known[at] == both, at, NOBODY) if len(known) else np.full(len(both), NOBODY, np.int64)
         return own
@@ -147,6 +152,15 @@ class Index:
 def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Whole numbers of any size are equal to each other."""
     return values.cast(pa.int64()) if pa.types.is_integer(values.type) else values
+
+
+def _first_places(codes: Numbers, count: int) -> Places:
+    """Where each of so many codes stands first."""
+    made = np.zeros(count, np.int32)
+    backwards = np.flatnonzero(codes >= 0)[::-1]
+    # What is written last stands.
+    made[codes[backwards]] = backwards
+    return made
 
 
 def _places(found: pa.Array | pa.ChunkedArray) -> Numbers:
@@ -182,7 +196,9 @@ class Parcel:
             self._path = self._folder / f"{uuid.uuid4().hex}.batch"
             weakref.finalize(self, self._path.unlink, missing_ok=True)
             with segment.storage_errors():
-                self._path.write_bytes(pickle.dumps((self.rows, self.index), pickle.HIGHEST_PROTOCOL))
+                # The index's columns are those of the rows.
+                what = self.rows, replace(self.index, keys=pa.table({})), self.index.keys.column_names
+                self._path.write_bytes(pickle.dumps(what, pickle.HIGHEST_PROTOCOL))
         return unpacked, (self._path,)
 
 
@@ -190,4 +206,5 @@ class Parcel:
 def unpacked(path: Path) -> Parcel:
     """What was sent to a task; it has always the same to say."""
     with segment.storage_errors():
-        return Parcel(*pickle.loads(path.read_bytes()))
+        rows, index, columns = pickle.loads(path.read_bytes())
+    return Parcel(rows, replace(index, keys=rows.rows.select(columns)))

@@ -53,8 +53,10 @@ class Slicer:
     def rows(self, table: TableInfo, look: Look, wanted: Marked, reach: Reach, columns: Sequence[str]) -> Rows:
         """Some rows of a stream, in the order in which they came."""
         assert table.time is not None
-        order = np.argsort(wanted.ids, kind="stable")
-        ids, times = wanted.ids[order], wanted.times[order]
+        ids, times = wanted.ids, wanted.times
+        if np.any(ids[1:] < ids[:-1]):
+            order = np.argsort(ids, kind="stable")
+            ids, times = ids[order], times[order]
         scan = self._feeder.since(table, look.snapshot, int(ids[0]))
         spans = ((int(times.min()), int(times.max())),)
         numbers = ((int(ids[0]), int(ids[-1])),)
@@ -67,11 +69,13 @@ class Slicer:
         every = np.concatenate(found)
         if not len(every):
             return slices.no_rows(table, columns)
-        # What no window can need any more may have gone.
-        own = np.sort(every)
-        times = times[np.searchsorted(ids, own)]
-        made = pa.concat_tables(parts).take(pa.array(np.argsort(every, kind="stable")))
-        return Rows(made.combine_chunks(), own, times, reach.enter(own, times))
+        made = pa.concat_tables(parts)
+        if np.any(every[1:] < every[:-1]):
+            made, every = made.take(pa.array(np.argsort(every, kind="stable"))), np.sort(every)
+        if len(every) < len(ids):
+            # What no window can need any more may have gone.
+            ids, times = every, times[np.searchsorted(ids, every)]
+        return Rows(made.combine_chunks(), ids, times, reach.enter(ids, times))
 
     def parcel(self, rows: Rows, columns: Sequence[str]) -> Parcel:
         """A batch with an index of some columns, such as tasks can be sent."""

@@ -59,9 +59,11 @@ class Marked:
         return Marked(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def only(self, kept: NDArray[np.bool_]) -> Marked:
-        return Marked(self.ids[kept], self.times[kept])
+        return self if kept.all() else Marked(self.ids[kept], self.times[kept])
 
     def with_more(self, ids: Numbers, times: Numbers) -> Marked:
+        if not len(self.ids):
+            return Marked(ids, times)
         return Marked(np.concatenate([self.ids, ids]), np.concatenate([self.times, times]))
 
     @property
@@ -318,10 +320,14 @@ class Turn:
     @property
     def bytes(self) -> int:
         """What is held for it in memory beside the streams."""
-        rows = sum(b.parcel.bytes + b.bits.nbytes for b in self.batches.values())
-        marks = sum(a.ids.nbytes + a.times.nbytes + a.met.nbytes for a in self.found.values())
-        marks += sum(t.line.times.nbytes for t in self.taken.values() if t.line is not None)
-        return int(rows + marks + sum(r.pairs.bytes + r.alive.nbytes for r in self.results))
+        rows = sum(b.rows.rows.nbytes + b.parcel.index.bytes + b.bits.nbytes for b in self.batches.values())
+        marks = [x for a in self.found.values() for x in (a.ids, a.times, a.met)]
+        marks += [x for t in self.taken.values() for x in (t.active.ids, t.active.times)]
+        marks += [x for b in self.batches.values() for x in (b.rows.ids, b.rows.times, b.rows.enter)]
+        marks += [t.line.times for t in self.taken.values() if t.line is not None]
+        # Most of these are the same arrays.
+        held = {id(x): x.nbytes for x in marks}
+        return int(rows + sum(held.values()) + sum(r.pairs.bytes + r.alive.nbytes for r in self.results))
 
     def combinations(self) -> Combinations:
         """All pairs that there are so far."""
