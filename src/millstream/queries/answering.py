@@ -237,9 +237,8 @@ class Answers:
             if place.passed is not None:
                 fresh = [f"{time} > {place.passed}L"]
                 fresh += [f"{r} >= {p}L" for r, p in zip(of[ROW_NUMBER], seen, strict=True)]
-                # A row at the watermark makes an instant that late rows have waited for.
-                last = -FOR_EVER if place.answered is None else place.answered
-                fresh += [f"i.x > {last}L"] if plan.sample.kind is Sampling.REALTIME else []
+                # Late rows may have waited for an instant that nobody was asked about before.
+                fresh.append(f"i.x > {-FOR_EVER if place.answered is None else place.answered}L")
                 tests.append(f"({' OR '.join(fresh)})")
         inner = plan.deltas.text
         for number in range(len(plan.windows)):

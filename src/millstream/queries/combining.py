@@ -253,8 +253,7 @@ def first_instants(
         fresh = time > run.place.passed
         for row, window in enumerate(windows):
             fresh |= ids[row] >= before[window.stream]
-        if plan.sample.kind is Sampling.REALTIME:
-            # Not only behind the watermark: a row at it makes an instant that late rows have waited for.
-            fresh |= xs[at] > (-FOR_EVER if run.place.answered is None else run.place.answered)
+        # Late rows may have waited for an instant that nobody was asked about before.
+        fresh |= xs[at] > (-FOR_EVER if run.place.answered is None else run.place.answered)
         good &= fresh
     return np.where(good, at, -1)
