@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import pytest
 
 from millstream.execute.shared.selections import Selections
 from millstream.plan.selection import Domain, Selection, Term
-from millstream.queries.matching import by_policy
+from millstream.queries.matching import FEW, SOME, by_policy, some_by_policy
 from millstream.schedule import eddy
 from millstream.schedule.eddy import POLICIES, Fixed, Policy, Shuffled, Tickets, drawn
 
@@ -80,6 +81,13 @@ def test_every_operator_keeps_some_lots() -> None:
 def test_where_nothing_is_known_all_are_as_likely() -> None:
     found = firsts(Tickets())
     assert all(found[name] / DRAWS == pytest.approx(1 / 3, abs=0.03) for name in OPERATORS), found
+
+
+def test_only_those_with_about_the_most_tickets_are_trusted_with_many_rows() -> None:
+    assert not Tickets().trusts("a"), "where nothing is known"
+    policy = told(0.01, 0.011, 0.9)
+    assert [policy.trusts(o) for o in (*OPERATORS, "new")] == [True, True, False, False]
+    assert all(POLICIES[name]().trusts("a") for name in ("fixed", "random"))
 
 
 def test_what_was_long_ago_counts_less_and_less() -> None:
@@ -170,6 +178,32 @@ def batch(telling: str, random: np.random.Generator) -> pa.Table:
         idle = random.random(ROWS) < (IDLE if name == telling else OTHERS)
         made[name] = np.where(idle, -1, random.integers(0, 1_000, ROWS))
     return pa.table(made)
+
+
+@dataclass
+class Trusting(Fixed):
+    """A fixed order that is trusted from the third draw on."""
+
+    asked: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__(OPERATORS)
+
+    def trusts(self, _operator: str) -> bool:
+        self.asked += 1
+        return self.asked > 2
+
+
+def test_an_order_that_is_only_tried_gets_few_rows_and_all_rows_get_through() -> None:
+    rows = pa.concat_tables(batch("a", np.random.default_rng(1)) for _ in range(6))
+    operators = matcher()
+    found = list(some_by_policy(operators, rows, Trusting()))
+    first = [sum(p.taken for p in one.passed[:1]) // QUERIES for _, one in found]
+    assert first == [FEW, FEW, SOME, rows.num_rows - 2 * FEW - SOME]
+    together, _ = by_policy(operators, rows, Trusting())
+    at_once = operators.match(rows, OPERATORS)
+    assert together.rows.tobytes() == at_once.rows.tobytes()
+    assert together.queries.tobytes() == at_once.queries.tobytes()
 
 
 def test_the_lottery_is_near_the_best_order_in_each_phase_and_the_worst_is_far() -> None:

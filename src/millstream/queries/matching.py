@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-SOME = 4_096
-"""So many rows go through the operators in one order; few enough to follow when selectivities shift."""
+SOME, FEW = 4_096, 256
+"""So many rows go through the operators in one order, few enough to follow when selectivities shift; so many where
+the order is only tried."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,14 @@ def by_policy(matcher: Matcher, rows: pa.Table, policy: Policy) -> tuple[Matches
 
 def some_by_policy(matcher: Matcher, rows: pa.Table, policy: Policy) -> Iterator[tuple[list[str], Matches]]:
     """The same as it comes: the matches of some rows, in the order of queries, and the order of the operators."""
-    for start in range(0, max(1, rows.num_rows), SOME):
+    start = 0
+    while start == 0 or start < rows.num_rows:
         order = drawn(policy, matcher.operators)
-        one = matcher.match(rows.slice(start, SOME), order)
+        count = SOME if not order or policy.trusts(order[0]) else FEW
+        one = matcher.match(rows.slice(start, count), order)
         learn(policy, one.passed)
         yield order, replace(one, rows=one.rows + start)
+        start += count
 
 
 def learn(policy: Policy, passed: Iterable[Passed]) -> None:

@@ -6,7 +6,8 @@ one that lets a row in a thousand pass saves thirty times the work of one that l
 both consume nearly all. So an operator that mostly gets what others have left may still be the better one to begin
 with. The next is drawn by lot, with the squares of the tickets as lots: a wrong draw costs as much as many right
 ones save. What was long ago counts less and less, so that a policy follows when selectivities drift, and every
-operator keeps some lots, or nobody would find out that it has become the better one.
+operator keeps some lots, or nobody would find out that it has become the better one. One that comes first though
+others have far more tickets is only tried, and a policy says so: a few rows are enough to learn from.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ LEAST = 0.002
 """An operator's least share in the lottery."""
 FEWEST = 1e-6
 """The least share of rows that an operator is taken to give back."""
+TRUSTED = 0.5
+"""An operator with that share of the most tickets is one of those to begin with."""
 
 
 class Policy(Protocol):
@@ -28,6 +31,10 @@ class Policy(Protocol):
 
     def choose(self, ready: Sequence[str]) -> str:
         """One of the operators that a batch has not been through."""
+        ...
+
+    def trusts(self, operator: str, /) -> bool:
+        """Whether many rows may begin with an operator; else it is tried with few."""
         ...
 
     def observe(self, operator: str, queries: int, taken: int, returned: int) -> None:
@@ -57,6 +64,10 @@ class Tickets:
         least = max(LEAST * sum(lots), 1e-9)
         return self._random.choices(ready, [max(own, least) for own in lots])[0]
 
+    def trusts(self, operator: str, /) -> bool:
+        most = max(self.tickets.values(), default=0.0)
+        return operator in self.tickets and self.tickets[operator] >= TRUSTED * most
+
     def observe(self, operator: str, queries: int, taken: int, returned: int) -> None:
         if not taken:
             return
@@ -76,6 +87,9 @@ class Fixed:
         known = [o for o in self._order if o in ready]
         return known[0] if known else ready[0]
 
+    def trusts(self, _operator: str) -> bool:
+        return True
+
     def observe(self, operator: str, queries: int, taken: int, returned: int) -> None:
         """Nothing is learnt."""
 
@@ -88,6 +102,9 @@ class Shuffled:
 
     def choose(self, ready: Sequence[str]) -> str:
         return self._random.choice(ready)
+
+    def trusts(self, _operator: str) -> bool:
+        return True
 
     def observe(self, operator: str, queries: int, taken: int, returned: int) -> None:
         """Nothing is learnt."""
