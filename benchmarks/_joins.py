@@ -122,14 +122,17 @@ def together(batches: Sequence[Batch]) -> pa.Table:
 
 
 def bursts(mean: float, number: int, random: np.random.Generator) -> list[int]:
-    """Sizes of bursts by Pareto's law with b = 1 and this mean, so many arrivals in all."""
+    """Sizes of bursts by Pareto's law with b = 1, as many as have this mean, so many arrivals in all.
+
+    They are drawn until they come to that number: of a law with so long a tail, a few would not show the mean.
+    """
     if mean <= 1:
         return [1] * number
-    alpha, left, made = mean / (mean - 1), number, list[int]()
-    while left:
-        made.append(min(left, int(np.round((1 - random.random()) ** (-1 / alpha)))))
-        left -= made[-1]
-    return made
+    alpha, count = mean / (mean - 1), max(1, round(number / mean))
+    while True:
+        sizes = np.round((1 - random.random(count)) ** (-1 / alpha)).astype(np.int64)
+        if sizes.sum() == number:
+            return list(sizes.tolist())
 
 
 def arrivals(mean: float, number: int, lasting: float, seed: int) -> list[float]:
