@@ -203,7 +203,11 @@ class Subscription:
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def listener() -> None:
-            loop.call_soon_threadsafe(changed.set)
+            try:
+                loop.call_soon_threadsafe(changed.set)
+            except RuntimeError:
+                # The loop was closed before the iterator was: nobody waits any more.
+                self._board.leave(listener)
 
         self._board.listen(listener)
         try:

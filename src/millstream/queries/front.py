@@ -14,12 +14,13 @@ import pyarrow as pa
 from millstream.catalog import queries, stats, streams, tables, views
 from millstream.catalog.records import StandingInfo, StreamTime, TableInfo
 from millstream.deliver.subscription import Board
-from millstream.errors import Condition, DataError, MillstreamError, StatementError
+from millstream.errors import Condition, MillstreamError, StatementError
 from millstream.plan import define
 from millstream.plan.standing import Sampling
 from millstream.queries import assigning, chorus, joining, scheduled, tuning
 from millstream.queries.answering import Answers
 from millstream.queries.company import NESTED, Company
+from millstream.queries.faults import own_fault
 from millstream.queries.handing import Handing, delivered_columns
 from millstream.queries.known import FEED, INSERT, Known, may_share
 from millstream.queries.listing import Listing
@@ -362,15 +363,14 @@ class ContinuousQueries:
                 run = self._run(query)
                 made = self._stepper.step(run)
                 self._join_group(run)
-            except (StatementError, DataError) as error:
-                if _is_cancelled(error):
-                    raise
-                self._fail(query, error)
-                return None
-            except BaseException:
+            except BaseException as error:
                 # What is stored counts.
                 self._runs.pop(query.id, None)
-                raise
+                own = None if self._is_closed else own_fault(error)
+                if own is None:
+                    raise
+                self._fail(query, own)
+                return None
         if made is not None:
             self.board.tell()
         return made
@@ -438,8 +438,7 @@ class ContinuousQueries:
             self.scheduled.forget(key)
             for run in runs:
                 self._runs.pop(run.query.id, None)
-            is_for_all = isinstance(error, chorus.AloneError | StatementError | DataError)
-            if not is_for_all or _is_cancelled(error):
+            if not isinstance(error, chorus.AloneError) and own_fault(error) is None:
                 raise
             made, alone = None, runs
         found = [made, *(self.step(run.query) for run in alone)]
@@ -465,7 +464,7 @@ class ContinuousQueries:
             # What is stored counts.
             for run in runs:
                 self._runs.pop(run.query.id, None)
-            if isinstance(error, chorus.AloneError | StatementError | DataError) and not _is_cancelled(error):
+            if isinstance(error, chorus.AloneError) or own_fault(error) is not None:
                 return None
             raise
 
@@ -568,10 +567,6 @@ class ContinuousQueries:
 
 def _upto(run: Run) -> dict[int, int]:
     return {stream: seen.position for stream, seen in run.place.streams.items()}
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    return isinstance(error, MillstreamError) and error.condition is Condition.CANCELLED
 
 
 def _seen(position: int, born: int, now: StreamState, mark: int | None) -> Seen:

@@ -17,7 +17,7 @@ import numpy as np
 from millstream.plan.standing import Sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -83,10 +83,8 @@ def _down(sample: Sample, time: int) -> int:
     return (time - sample.offset) // sample.step * sample.step + sample.offset
 
 
-def due(
-    plan: QueryPlan, place: Place, came: Sequence[Arrived], stretches: Callable[[], Stretches]
-) -> list[Instant]:
-    """The instants that have become due; the place moves on behind them. `stretches` are those with rows."""
+def due(plan: QueryPlan, place: Place, came: Sequence[Arrived]) -> list[Instant]:
+    """The instants that have become due; the place moves on behind them."""
     kind = plan.sample.kind
     if kind is Sampling.ROWS:
         return _by_rows(plan, place, came[0])
@@ -100,14 +98,22 @@ def due(
     if plan.is_early:
         # A result that stays right need not wait for its instant to pass.
         last = _up(plan.sample, mark)
-        found = list(_steps(place.next, last, plan.sample.step, stretches))
+        found = list(_steps(place.next, last, plan.sample.step, place.filled))
         place.next = max(place.next, last)
         return found
     last = _down(plan.sample, mark if plan.sample.is_half_open else mark - 1)
-    found = list(_steps(place.next, last, plan.sample.step, stretches))
+    found = list(_steps(place.next, last, plan.sample.step, place.filled))
     if found:
         place.next = found[-1].tau + plan.sample.step
     return found
+
+
+def fill(plan: QueryPlan, place: Place, pairs: Iterable[tuple[Numbers, Numbers]]) -> None:
+    """Note when windows are not empty, as rows enter and leave then: of what is still to be asked for."""
+    if plan.sample.kind not in (Sampling.INTERVAL, Sampling.ENDS) or place.next is None:
+        return
+    known = stretches(plan.sample, place.filled, pairs)
+    place.filled = [(start, end) for start, end in known if end >= place.next]
 
 
 def _by_times(plan: QueryPlan, place: Place, mark: int) -> list[Instant]:
@@ -137,50 +143,54 @@ def _by_rows(plan: QueryPlan, place: Place, came: Arrived) -> list[Instant]:
 # Long runs of empty windows
 
 
-@dataclass(frozen=True)
-class Stretches:
-    """Stretches of time with rows in a window, in order; `until` is where those of earlier rows end."""
-
-    until: int | None
-    starts: Numbers
-    ends: Numbers
-
-    def gaps(self, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """The stretches between two times in which all windows are empty."""
-        at = low if self.until is None else max(low, self.until + 1)
-        for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True):
-            if start > high:
-                break
-            if start > at:
-                yield at, start - 1
-            at = max(at, end + 1)
-        if at <= high:
-            yield at, high
+Span = tuple[int, int]
 
 
-def stretches(until: int | None, pairs: Iterable[tuple[Numbers, Numbers]]) -> Stretches:
-    """The stretches that rows with these times of entering and leaving make together."""
-    enters, leaves = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+def stretches(sample: Sample, known: Iterable[Span], pairs: Iterable[tuple[Numbers, Numbers]]) -> list[Span]:
+    """Stretches of time with rows in a window, in order: known ones, and those of rows that enter and leave then.
+
+    They are one where the gap between them is too short for anybody to ask.
+    """
+    apart, found = (MOST_EMPTY - 1) * sample.step, list(known)
     for enter, leave in pairs:
         kept = leave >= enter
-        enters.append(enter[kept])
-        leaves.append(leave[kept])
-    starts, ends = np.concatenate(enters), np.concatenate(leaves)
+        found += _merged(enter[kept], leave[kept], apart)
+    spans = np.array(found, np.int64).reshape(-1, 2)
+    return _merged(spans[:, 0], spans[:, 1], apart)
+
+
+def _merged(starts: Numbers, ends: Numbers, apart: int) -> list[Span]:
     if not len(starts):
-        return Stretches(until, starts, ends)
+        return []
+    first, last = int(starts.min()), int(starts.max())
+    if last - first <= apart:
+        return [(first, int(ends.max()))]
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    firsts = np.concatenate([[True], starts[1:] > ends[:-1]])
-    lasts = np.concatenate([firsts[1:], [True]])
-    return Stretches(until, starts[firsts], ends[lasts])
+    edges = np.flatnonzero(starts[1:] - ends[:-1] > apart) + 1
+    firsts, lasts = np.concatenate([[0], edges]), np.concatenate([edges - 1, [len(ends) - 1]])
+    return list(zip(starts[firsts].tolist(), ends[lasts].tolist(), strict=True))
 
 
-def _steps(first: int, last: int, step: int, known: Callable[[], Stretches]) -> Iterator[Instant]:
+def _gaps(known: Iterable[Span], low: int, high: int) -> Iterator[Span]:
+    """The stretches between two times in which all windows are empty."""
+    at = low
+    for start, end in known:
+        if start > high:
+            break
+        if start > at:
+            yield at, start - 1
+        at = max(at, end + 1)
+    if at <= high:
+        yield at, high
+
+
+def _steps(first: int, last: int, step: int, known: Iterable[Span]) -> Iterator[Instant]:
     if (last - first) // step < MOST_EMPTY:
         yield from (Instant(t, t) for t in range(first, last + 1, step))
         return
     at = first
-    for low, high in known().gaps(first, last):
+    for low, high in _gaps(known, first, last):
         begin = first + -(-(low - first) // step) * step
         end = first + (high - first) // step * step
         if (end - begin) // step + 1 <= MOST_EMPTY:

@@ -206,7 +206,9 @@ class Maker:
         # What a row says of the instant is another thing at the next one.
         is_timeless = NOW not in texts.plain
         deltas = texts.deltas if emit is st.Emit.NEW and is_timeless else None
-        if deltas is not None and sample.kind is Sampling.REALTIME and reading.has_window == [False]:
+        # Joined with itself, a stream has one window, whose old rows are needed too.
+        is_selection = deltas is not None and deltas.rows == 1 and reading.has_window == [False]
+        if is_selection and sample.kind is Sampling.REALTIME:
             sample = Sample(Sampling.COMMIT)
         known = {n.lower(): n for n in names}
         tables = tuple(known[t.lower()] for t in texts.tables if t.lower() in known)

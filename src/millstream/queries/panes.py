@@ -41,7 +41,7 @@ def can_merge(part: Part) -> bool:
     own = _without_panes(part)
     if own.partials:
         return merging.can_merge(own)
-    return not any(t in ("float", "double") for k, t in own.types if k in own.keys) and bool(own.keys)
+    return bool(own.keys) and merging.can_compare_keys(own)
 
 
 def _without_panes(part: Part) -> Part:

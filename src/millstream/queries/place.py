@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from millstream.plan.standing import FOR_EVER
+
 
 @dataclass
 class Seen:
@@ -47,8 +49,8 @@ class Place:
     """The watermark of all streams at the last step: what is monotone has been delivered up to there."""
     first_late: int | None = None
     """The time of the first row, where it came late and counts as on time all the same."""
-    covered: int | None = None
-    """No row that has come is in a window after this time."""
+    filled: list[tuple[int, int]] = field(default_factory=list)
+    """When windows are not empty, from the next instant on; short gaps are not told."""
     late: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """By stream: late rows, and the watermark each met, as long as instants before that are not answered."""
     ledger: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Place:
             self,
             streams={k: replace(s) for k, s in self.streams.items()},
             pending=list(self.pending),
+            filled=list(self.filled),
             late={k: list(v) for k, v in self.late.items()},
             ledger={k: list(v) for k, v in self.ledger.items()},
         )
@@ -81,6 +84,9 @@ class Place:
     def from_json(cls, text: str) -> Place:
         made: dict[str, Any] = json.loads(text)
         made["streams"] = {int(k): Seen(**v) for k, v in made["streams"].items()}
+        until = made.pop("covered", None)
+        # Before stretches were told apart, they were taken to be one.
+        made["filled"] = [tuple(x) for x in made.get("filled", [] if until is None else [(-FOR_EVER, until)])]
         for name in ("late", "ledger"):
             made[name] = {int(k): [tuple(x) for x in v] for k, v in made[name].items()}
         return cls(**made)

@@ -25,7 +25,7 @@ from millstream.queries import emitting, instants
 from millstream.queries.answering import Feed
 from millstream.queries.feeding import Feeder, enter, first_on_time
 from millstream.queries.held import Held
-from millstream.queries.instants import Instant, Stretches
+from millstream.queries.instants import Instant
 from millstream.queries.panes import Panes, UnmergeableError, can_merge
 from millstream.queries.piles import FAN, Piles
 from millstream.queries.place import Place
@@ -263,26 +263,10 @@ class Stepper:
             ends = next(iter(run.held.values())).ends() if run.held else np.empty(0, np.int64)
             ends = ends[ends <= (mark if mark is not None else -AFTER_ALL)]
             return [Instant(int(e), int(e)) for e in ends if place.answered is None or e > place.answered]
-        found = instants.due(plan, place, came, partial(self._stretches, plan, place, came))
-        self._cover(plan, place, came)
-        return found
-
-    def _stretches(self, plan: QueryPlan, place: Place, came: Sequence[Arrived]) -> Stretches:
         by_stream = {a.stream: a for a in came}
-        pairs = []
-        for window in plan.windows:
-            found = by_stream[window.stream]
-            pairs.append((enter_of(plan.sample, found), last_of(window, found.times)))
-        return instants.stretches(place.covered, pairs)
-
-    @staticmethod
-    def _cover(plan: QueryPlan, place: Place, came: Sequence[Arrived]) -> None:
-        by_stream = {a.stream: a for a in came}
-        for window in plan.windows:
-            times = by_stream[window.stream].times
-            if len(times):
-                last = int(last_of(window, np.array([times.max()], np.int64))[0])
-                place.covered = last if place.covered is None else max(place.covered, last)
+        found = [(w, by_stream[w.stream]) for w in plan.windows]
+        instants.fill(plan, place, [(enter_of(plan.sample, a), last_of(w, a.times)) for w, a in found])
+        return instants.due(plan, place, came)
 
     # Panes
 

@@ -346,7 +346,8 @@ def _next_instant(plan: QueryPlan, place: Place, step: Step) -> int:
         return instants.mark_of(place) or step.deliveries[-1][0].tau
     if place.next is not None and plan.sample.kind in (Sampling.INTERVAL, Sampling.ENDS):
         return place.next
-    return step.deliveries[-1][0].tau + 1
+    # The newest rows may make another instant of the same time.
+    return step.deliveries[-1][0].tau + (plan.sample.kind is not Sampling.ROWS)
 
 
 def _advance(commit: Commit, target: TableInfo, to: int) -> None:

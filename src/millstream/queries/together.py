@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.catalog import groups, queries, streams, views
-from millstream.errors import Condition, DataError, StatementError
 from millstream.queries.blocks import Blocks
+from millstream.queries.faults import own_fault
 from millstream.queries.groups import join, key_of, load, welcome
 from millstream.queries.known import may_share
 from millstream.queries.sharing import Sharer, StaleError, check_in_force, take_out
@@ -96,7 +96,7 @@ class Together:
             self._groups.pop(stream_id, None)
             if isinstance(error, StaleError):
                 return 0
-            if not isinstance(error, StatementError | DataError) or error.condition is Condition.CANCELLED:
+            if own_fault(error) is None:
                 raise
             return self._part(group)
         if not group.plans:

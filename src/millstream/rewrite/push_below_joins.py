@@ -42,6 +42,8 @@ class _Call:
     window: str | None
     argument: exp.Expr | None
     condition: exp.Expr | None
+    adds_doubles: bool = False
+    """As Spark does for averages of BIGINT: their sum may be too large."""
 
 
 @dataclass
@@ -152,7 +154,10 @@ def _call(node: exp.Expr, windows: Mapping[str, _Window]) -> _Call | None:
 def _can_average(
     calls: Sequence[_Call], windows: Mapping[str, _Window], types: Callable[[str], Mapping[str, str]]
 ) -> bool:
-    """Averages of decimals are decimals of a precision of their own: these stay where they are."""
+    """Averages of decimals are decimals of a precision of their own: these stay where they are.
+
+    Notes of the others what is added up.
+    """
     for call in calls:
         if call.name != "avg" or call.is_distinct:
             continue
@@ -163,6 +168,7 @@ def _can_average(
         found = types(f"SELECT {names.text(call.argument)} AS a FROM {stream.replace('__`', '__')}")
         if found["a"].startswith("decimal"):
             return False
+        call.adds_doubles = found["a"] == "bigint"
     return True
 
 
@@ -202,15 +208,16 @@ def _above(call: _Call, windows: Mapping[str, _Window]) -> str:
     rest = _weight(windows, call.window)
     times = f" * {rest}" if rest else ""
 
-    def below(function: str) -> str:
-        return f"{_alias(window)}.{window.partial(f'{function}({argument}){tested}')}"
+    def below(function: str, of: str = argument) -> str:
+        return f"{_alias(window)}.{window.partial(f'{function}({of}){tested}')}"
 
     if call.name == "count":
         return f"coalesce(sum({below('count')}{times}), 0L)"
     if call.name == "sum":
         return f"sum({below('sum')}{times})"
     if call.name == "avg":
-        total = f"CAST({below('sum')} AS DOUBLE)"
+        as_double = "CAST({} AS DOUBLE)".format
+        total = below("sum", as_double(argument)) if call.adds_doubles else as_double(below("sum"))
         return f"try_divide(sum({total}{times}), sum({below('count')}{times}))"
     return f"{call.name}({below(call.name)})"
 

@@ -1,8 +1,8 @@
 """Small states in the driver: merged with Arrow, and stored.
 
 Merges sums, least and largest values, all and any: gives what `Part.merged` gives on Spark, or nothing where Arrow
-cannot: other merges, sums that might overflow, keys that Spark compares differently (floating numbers), more rows
-than the driver should hold.
+cannot: other merges, sums that might overflow, keys that Spark compares differently (floating numbers) or that
+Arrow does not group by (nested ones), more rows than the driver should hold.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ SIMPLE = re.compile(r"(sum|min|max|bool_and|bool_or)\((\w+)\)")
 KERNELS = {"sum": "sum", "min": "min", "max": "max", "bool_and": "all", "bool_or": "any"}
 OPTIONS = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 SAFE = 2**62
+INCOMPARABLE = ("float", "double", "array", "struct", "map")
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,13 @@ def _store(
 
 def can_merge(part: Part) -> bool:
     """Whether Arrow knows all merges of a part."""
-    floating = any(t in ("float", "double") for k, t in part.types if k in part.keys)
     simple = all(SIMPLE.fullmatch(p.merge) for p in part.partials)
-    return bool(part.partials) and not part.prepared and not floating and simple
+    return bool(part.partials) and not part.prepared and can_compare_keys(part) and simple
+
+
+def can_compare_keys(part: Part) -> bool:
+    """Whether Arrow groups by the keys of a part, and as Spark does."""
+    return not any(t.startswith(INCOMPARABLE) for k, t in part.types if k in part.keys)
 
 
 def merged(part: Part, pieces: Sequence[pa.Table]) -> pa.Table | None:
