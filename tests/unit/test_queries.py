@@ -12,7 +12,7 @@ import pytest
 
 import millstream
 from millstream.errors import Condition, MillstreamError, StatementError
-from millstream.queries import front, running, storing
+from millstream.queries import chorus, front, running, sharing, storing
 from millstream.storage import upkeep
 from millstream.storage.transaction import Transaction
 from tests.slt.spark import jobs
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millstream.catalog.records import TableInfo
     from millstream.clock import ManualClock
     from millstream.database import Database, Delivery
+    from millstream.queries.run import Look, Run
 
 SECOND = timedelta(seconds=1)
 SUMS = "SELECT k, sum(v) AS total FROM s [INTERVAL 9] GROUP BY k SAMPLE INTERVAL 5"
@@ -165,6 +166,58 @@ def test_a_query_that_fails_on_a_row_stops_alone_and_can_be_resumed(s: Database,
     s.insert("s", rows(12, 17))
     s.drain()
     assert [d.instant for d in s.results("good")] == [0, 5, 10, 15]
+
+
+@pytest.mark.parametrize("shape", ["alone", "together", "a group"])
+def test_a_mistake_of_ours_fails_its_query_alone(s: Database, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {
+        "alone": SUMS.replace("[INTERVAL 9]", "[ROWS 9]"),
+        "together": SUMS,
+        "a group": "SELECT v FROM s WHERE v > 0",
+    }
+    for name in ("bad", "good"):
+        s.sql(f"CREATE CONTINUOUS QUERY {name} AS {texts[shape]}")
+    step = running.Stepper._step
+
+    def mistaken(self: running.Stepper, run: Run, look: Look) -> int | None:
+        if run.query.name == "bad":
+            raise KeyError("wrong")
+        return step(self, run, look)
+
+    def impossible(*_: object) -> None:
+        raise ValueError("wrong")
+
+    monkeypatch.setattr(running.Stepper, "_step", mistaken)
+    monkeypatch.setattr(chorus.Chorus, "step", impossible)
+    monkeypatch.setattr(sharing.Sharer, "step", impossible)
+    waiting = s.subscribe("bad")
+    s.insert("s", rows(0, 12))
+    s.drain()
+    assert {row[0]: row[2] for row in s.sql("SHOW QUERIES").fetchall()} == {"bad": "failed", "good": "running"}
+    assert s.results("good")
+    assert s.results("bad") == []
+    with pytest.raises(MillstreamError) as caught:
+        next(waiting)
+    assert caught.value.condition is Condition.QUERY_STOPPED
+    assert "KeyError: 'wrong'" in str(caught.value)
+    monkeypatch.undo()
+    s.sql("RESUME bad")
+    assert told(s.results("bad")) == told(s.results("good"))
+
+
+def test_what_the_machine_does_fails_no_query(s: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    s.sql(f"CREATE CONTINUOUS QUERY q AS {SUMS}")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.Stepper, "_step", full)
+        s.insert("s", rows(0, 12))
+        with pytest.raises(OSError, match="No space"):
+            s.drain()
+    s.drain()
+    assert [d.instant for d in s.results("q")] == [0, 5, 10]
 
 
 def test_a_python_function_that_raises_fails_its_query_until_it_is_mended(s: Database) -> None:

@@ -69,6 +69,20 @@ def busy(db: Database) -> Iterator[threading.Event]:
 # The end
 
 
+def test_a_loop_that_was_closed_before_its_subscription_disturbs_nobody(s: Database) -> None:
+    fill(s, 0, 12)
+    deliveries, loop = s.subscribe("q", since=0).__aiter__(), asyncio.new_event_loop()
+
+    async def one() -> Delivery:
+        return await anext(deliveries)
+
+    assert loop.run_until_complete(one()).sequence == 1
+    loop.close()
+    fill(s, 12, 22)
+    assert [d.instant for d in s.results("q")] == [0, 5, 10, 15, 20]
+    assert not s._engine.queries.board._listeners
+
+
 def test_waiting_asynchronously_ends_after_the_timeout(s: Database) -> None:
     fill(s, 0, 12)
     found = asyncio.run(asyncio.wait_for(awaited(s.subscribe("q", since=0, timeout=0.01)), LONG))
