@@ -51,13 +51,19 @@ def take_in(plan: QueryPlan, place: Place, came: Sequence[Arrived]) -> None:
     for arrived in came:
         place.streams[arrived.stream] = arrived.seen
     kind = plan.sample.kind
-    if kind in (Sampling.INTERVAL, Sampling.ENDS) and place.next is None:
-        firsts = [int(a.times[0]) for a in came if len(a.times)]
-        if firsts:
-            place.next = first_after(plan.sample, min(firsts), place.created_at)
+    if kind in (Sampling.INTERVAL, Sampling.ENDS):
+        _begin(plan.sample, place, [a for a in came if len(a.times) and a.stream not in place.begun])
     if kind is Sampling.REALTIME:
         times = [_making(a, place.created_at) for a in came]
         place.pending = np.unique(np.concatenate([np.array(place.pending, np.int64), *times])).tolist()
+
+
+def _begin(sample: Sample, place: Place, came: Sequence[Arrived]) -> None:
+    """First rows of streams have come: until something is answered, the earliest of them says where to begin."""
+    place.begun += [a.stream for a in came]
+    if came and place.answered is None:
+        first = first_after(sample, min(int(a.times[0]) for a in came), place.created_at)
+        place.next = first if place.next is None else min(place.next, first)
 
 
 def _making(came: Arrived, created_at: int | None) -> Numbers:
@@ -113,7 +119,7 @@ def fill(plan: QueryPlan, place: Place, pairs: Iterable[tuple[Numbers, Numbers]]
     if plan.sample.kind not in (Sampling.INTERVAL, Sampling.ENDS) or place.next is None:
         return
     known = stretches(plan.sample, place.filled, pairs)
-    place.filled = [(start, end) for start, end in known if end >= place.next]
+    place.filled = [(start, end) for start, end in known if place.answered is None or end >= place.next]
 
 
 def _by_times(plan: QueryPlan, place: Place, mark: int) -> list[Instant]:

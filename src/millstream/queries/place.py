@@ -36,6 +36,8 @@ class Place:
     """The watermark when the query was made: instants come after it."""
     next: int | None = None
     """The next instant of SAMPLE INTERVAL, TUMBLE and HOP, once there is one."""
+    begun: list[int] = field(default_factory=list)
+    """Streams whose first row has come, as far as these say what the first instant is."""
     samples: int = 0
     accepted: int = 0
     largest: int | None = None
@@ -70,6 +72,7 @@ class Place:
         return replace(
             self,
             streams={k: replace(s) for k, s in self.streams.items()},
+            begun=list(self.begun),
             pending=list(self.pending),
             filled=list(self.filled),
             late={k: list(v) for k, v in self.late.items()},
@@ -84,6 +87,7 @@ class Place:
     def from_json(cls, text: str) -> Place:
         made: dict[str, Any] = json.loads(text)
         made["streams"] = {int(k): Seen(**v) for k, v in made["streams"].items()}
+        made.setdefault("begun", [] if made["next"] is None else list(made["streams"]))
         until = made.pop("covered", None)
         # Before stretches were told apart, they were taken to be one.
         made["filled"] = [tuple(x) for x in made.get("filled", [] if until is None else [(-FOR_EVER, until)])]
