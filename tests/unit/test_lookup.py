@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millstream
+from millstream.clock import ManualClock
 from millstream.storage import index
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from millstream.clock import ManualClock
+    from pyspark.sql import SparkSession
+
     from millstream.database import Database
 
 START = datetime(2024, 5, 1, tzinfo=UTC)
@@ -63,11 +66,19 @@ NOT_LOOKUPS = [
 ]
 
 
-@pytest.fixture
-def filled(db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """A streaming table in files, index copies and inlined rows, partly beyond its period."""
-    for name, value in (("LEAST_ROWS", 50), ("LEAST_CLOSED_ROWS", 50), ("ROW_GROUP_ROWS", 16)):
-        monkeypatch.setattr(index, name, value)
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A streaming table in files, index copies and inlined rows, partly beyond its period; made once for all."""
+    path, clock = tmp_path_factory.mktemp("lookup") / "db", ManualClock(START)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("LEAST_ROWS", 50), ("LEAST_CLOSED_ROWS", 50), ("ROW_GROUP_ROWS", 16)):
+            patch.setattr(index, name, value)
+        with millstream.connect(path, spark=spark, clock=clock, background=False) as db:
+            fill(db)
+            yield db
+
+
+def fill(db: Database) -> None:
     db.sql(
         "CREATE STREAMING TABLE p (k INT, i BIGINT, s STRING, d DATE, n DECIMAL(9,2), f DOUBLE, b BOOLEAN,"
         " arr ARRAY<INT>, at TIMESTAMP) TIMESTAMP BY at RANGE INTERVAL '4' DAY"
@@ -79,7 +90,6 @@ def filled(db: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
     db.sql("ALTER STREAMING TABLE p ADD COLUMN added INT")
     db.insert("p", [(*row(i), i % 9) for i in range(1200, 1500)])
     db.insert("p", [(*row(1501), 5), (*row(1502), None)])
-    return db
 
 
 def row(i: int) -> tuple[Any, ...]:
