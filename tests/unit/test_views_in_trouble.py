@@ -280,3 +280,25 @@ def in_a_thread(work: Callable[[], None]) -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
+
+
+def test_a_mistake_of_ours_fails_its_view_alone(events: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("good", "bad", "other"):
+        events.sql(f"CREATE CONTINUOUS VIEW {name} AS {QUERY}")
+    changes = keeping.Keeper._changes
+
+    def mistaken(self: Any, stream: Any, scan: Any, group: Any) -> Any:
+        if any(kept.view.name == "bad" for kept in group):
+            raise KeyError("wrong")
+        return changes(self, stream, scan, group)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeping.Keeper, "_changes", mistaken)
+        events.insert("events", rows(50))
+        events.drain()
+        assert read(events, "good") == read(events, "other") == expected(events, QUERY, rows(50))
+        with pytest.raises(MillstreamError, match="KeyError: 'wrong'") as caught:
+            read(events, "bad")
+        assert caught.value.condition is Condition.VIEW_FAILED
+    events.sql("RESUME bad")
+    assert read(events, "bad") == expected(events, QUERY, rows(50))

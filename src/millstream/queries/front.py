@@ -15,12 +15,12 @@ from millstream.catalog import queries, stats, streams, tables, views
 from millstream.catalog.records import StandingInfo, StreamTime, TableInfo
 from millstream.deliver.subscription import Board
 from millstream.errors import Condition, MillstreamError, StatementError
+from millstream.execute.faults import own_fault
 from millstream.plan import define
 from millstream.plan.standing import Sampling
 from millstream.queries import assigning, chorus, joining, scheduled, tuning
 from millstream.queries.answering import Answers
 from millstream.queries.company import NESTED, Company
-from millstream.queries.faults import own_fault
 from millstream.queries.handing import Handing, delivered_columns
 from millstream.queries.known import FEED, INSERT, Known, may_share
 from millstream.queries.listing import Listing

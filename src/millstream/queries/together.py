@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from millstream.catalog import groups, queries, streams, views
+from millstream.execute.faults import own_fault
 from millstream.queries.blocks import Blocks
-from millstream.queries.faults import own_fault
 from millstream.queries.groups import join, key_of, load, welcome
 from millstream.queries.known import may_share
 from millstream.queries.sharing import Sharer, StaleError, check_in_force, take_out

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from millstream.catalog import files, views
 from millstream.catalog.records import DataFile
-from millstream.errors import Condition, DataError, MillstreamError, StatementError
+from millstream.errors import MillstreamError
 from millstream.execute import query
+from millstream.execute.faults import own_fault
 from millstream.execute.kernel import KernelError
 from millstream.execute.passes import fuse, union
 from millstream.execute.relation import ONE_PARTITION_ROWS
@@ -199,11 +200,12 @@ class Keeper:
         """Run the fragments of some views on new rows, and commit what they give."""
         try:
             changes = self._changes(stream, scan, group)
-        except (StatementError, DataError) as error:
-            if error.condition is Condition.CANCELLED:
+        except Exception as error:
+            own = own_fault(error)
+            if own is None:
                 raise
             if len(group) == 1:
-                self._fail(group[0], scan, upto, error)
+                self._fail(group[0], scan, upto, own)
                 return
             half = len(group) // 2
             self._run(stream, scan, group[:half], upto)

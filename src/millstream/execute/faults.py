@@ -1,6 +1,6 @@
-"""Which errors of a step are a query's own: it is marked failed, or stepped apart from others, and these go on.
+"""Which errors are the own ones of a standing query or view: it is marked failed, or done apart, and others go on.
 
-A mistake of ours that one query meets is its own, too: raised, it would be met again in every step, and nobody
+A mistake of ours that one of them meets is its own, too: raised, it would be met again in every step, and nobody
 would be answered any more. What the machine does (disk, memory, Java), what somebody cancels, and the end of the
 program are nobody's own, and are raised.
 """
@@ -25,7 +25,7 @@ MISTAKES = (
 
 
 def own_fault(error: BaseException) -> MillstreamError | None:
-    """The error as the query's own; None if it is to be raised."""
+    """The error as the query's or view's own; None if it is to be raised."""
     if isinstance(error, StatementError | DataError | InternalError):
         return None if error.condition is Condition.CANCELLED else error
     return _mistake(error) if isinstance(error, MISTAKES) else None
