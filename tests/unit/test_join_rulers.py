@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from millstream.queries.lines import NOWHERE, Line, joined, line_of
-from millstream.queries.parcels import Index, Parcel, Rows
+from millstream.queries.parcels import Parcel, Rows
 from millstream.queries.rulers import ByRows, ByTime
 from millstream.queries.slices import Reach, Unit, by_kernel, matched
 from tests.unit.test_slices import stream_table
@@ -61,7 +61,7 @@ def by_slices(left: Rows, right: Rows, sizes: list[int], rulers: list[Ruler], pa
         reach = Reach(0, 99, mark, 99, passed)
         for low, high in zip([0, *sizes], sizes, strict=False):
             unit = Unit(
-                Parcel(active, Index.of(active.rows, [])), leaf, (), reach, low, high, stream_table(), ("k", "t"),
+                Parcel(active), leaf, (), reach, low, high, stream_table(), ("k", "t"),
                 ruler=rulers[leaf],
             )  # fmt: skip
             small = unit if low % 2 else Unit(**(vars(unit) | {"ruler": unit.ruler.only(unit)}))

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkRuntimeError
 
 from millstream.errors import StatementError
 from millstream.queries import joining, parcels, scheduled, slices, slicing, tasks
-from millstream.queries.parcels import Index
+from millstream.queries.lookup import Lookup
 from millstream.schedule.join_policies import Measured
 from tests.slt.spark import jobs
 from tests.unit.test_scheduled_joins import STREAMS, always, had, opened
@@ -136,11 +136,11 @@ def test_keys_of_several_columns_are_told_apart_however_many_values_they_have(co
     random, names, rows = np.random.default_rng(count), "abcde"[:count], 60_000
     own = pa.table({c: random.permutation(rows) for c in names})
     others = own.set_column(0, "a", pa.array(random.permutation(rows)))
-    index = Index.of(own, list(names))
-    assert sum(len(mine) for mine, _ in index.probe(own, list(names))) == rows
+    lookup = Lookup([own], list(names))
+    assert sum(len(mine) for mine, _ in lookup.pairs(own, list(names))) == rows
     found = [
         (int(m), int(o))
-        for mine, other in index.probe(others, list(names))
+        for mine, other in lookup.pairs(others, list(names))
         for m, o in zip(mine, other, strict=True)
     ]
     same = np.flatnonzero(np.asarray(own["a"]) == np.asarray(others["a"]))
@@ -148,9 +148,9 @@ def test_keys_of_several_columns_are_told_apart_however_many_values_they_have(co
 
 
 def test_values_that_are_known_but_not_together_fit_nothing() -> None:
-    index = Index.of(pa.table({"a": ["A", "A", "B"], "b": ["X", "Y", "X"]}), ["a", "b"])
+    lookup = Lookup([pa.table({"a": ["A", "A", "B"], "b": ["X", "Y", "X"]})], ["a", "b"])
     others = pa.table({"a": ["B", "A", None, "C"], "b": ["Y", "Y", "X", "X"]})
-    assert [(m.tolist(), o.tolist()) for m, o in index.probe(others, ["a", "b"])] == [([1], [1])]
+    assert [(m.tolist(), o.tolist()) for m, o in lookup.pairs(others, ["a", "b"])] == [([1], [1])]
 
 
 @pytest.mark.parametrize("keys", ["x.k = y.b", "x.b = y.k AND x.w = y.w"])

@@ -10,7 +10,7 @@ import pytest
 
 from millstream.catalog.records import StreamTime, TableInfo
 from millstream.plan.sharing import Equality
-from millstream.queries.parcels import Index, Parcel, Rows
+from millstream.queries.parcels import Parcel, Rows
 from millstream.queries.response import Arrivals, Responses
 from millstream.queries.slices import Reach, Unit, by_kernel, matched
 from millstream.schema import Column, Duration, ObjectKind, Schema
@@ -40,8 +40,7 @@ def test_slices_together_are_the_window_and_each_pair_is_in_one(seed: int) -> No
     reach = Reach(0, 28, 35, 20, 20, late=late, late_span=(min(span), max(span)))
     found: list[tuple[int, int]] = []
     for low, high in ((0, 3), (3, 10), (10, 25)):
-        parcel = Parcel(batch, Index.of(rows, ["k"] if equalities else []))
-        unit = Unit(parcel, 0, equalities, reach, low, high, table, ("k", "t"))
+        unit = Unit(Parcel(batch), 0, equalities, reach, low, high, table, ("k", "t"))
         pairs = matched(unit, others, their_ids, by_kernel)
         own = list(zip(pairs.mine.tolist(), pairs.rows.ids[pairs.theirs].tolist(), strict=True))
         for mine, theirs in own:

@@ -46,7 +46,9 @@ class Ruler(Protocol):
         """What of the ruler is needed for the slice."""
         ...
 
-    def may_be_in(self, unit: Unit, others: Rows) -> NDArray[np.bool_]: ...
+    def may_be_in(self, unit: Unit, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
+        """Which rows of the other stream may be in the slice."""
+        ...
 
     def away(self, batch: Rows, others: Rows, mine: Places, theirs: Places) -> Numbers:
         """How far pairs are, as places in the batch and among the others."""
@@ -73,8 +75,8 @@ class ByTime:
     def only(self, unit: Unit) -> ByTime:  # noqa: ARG002 - there is nothing
         return self
 
-    def may_be_in(self, unit: Unit, others: Rows) -> NDArray[np.bool_]:
-        return within(others.times, self.times(unit))
+    def may_be_in(self, unit: Unit, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:  # noqa: ARG002
+        return within(times, self.times(unit))
 
     def away(self, batch: Rows, others: Rows, mine: Places, theirs: Places) -> Numbers:
         entered = np.maximum(batch.enter[mine], others.enter[theirs])
@@ -101,9 +103,9 @@ class ByRows:
             self.other.only(self._places(unit)),
         )
 
-    def may_be_in(self, unit: Unit, others: Rows) -> NDArray[np.bool_]:
+    def may_be_in(self, unit: Unit, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:  # noqa: ARG002
         spans = self._places(unit)
-        return within(self.other.places(others.ids), tuple((first, end - 1) for first, end in spans))
+        return within(self.other.places(ids), tuple((first, end - 1) for first, end in spans))
 
     def _places(self, unit: Unit) -> Spans:
         """The places of the other stream, from the first to behind the last, that may be in the slice."""

@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 MANY_ROWS = 131_072
 """A join is scheduled when so many rows of one stream are in its windows; SteMs serve smaller ones."""
-MOST_ROWS = 1_048_576
+MOST_ROWS = 2_097_152
 """A turn takes in so many rows of a stream at most: nobody gets anything of it sooner than its nearest slice, but
 each turn more is a scan of all windows more."""
 MOST_TURNS = 64
 """While so many are open, what comes waits in the streams."""
-MOST_OPEN = 4_194_304
+MOST_OPEN = 8_388_608
 """And while they have so many rows, which are held in memory."""
 
 
@@ -390,10 +390,9 @@ class Scheduled:
         wanted = np.flatnonzero(bits.any(axis=1))
         if not len(wanted):
             return None
-        keys = [e.left_column if leaf == 0 else e.right_column for e in join.equalities]
         if len(wanted) < len(rows):
             rows, bits = rows.only(wanted), bits[wanted]
-        return Batch(leaf, self._slicer.parcel(rows, keys), bits)
+        return Batch(leaf, self._slicer.parcel(rows), bits)
 
     # Units
 

@@ -26,7 +26,8 @@ from millstream.plan.sharing import ROWS
 from millstream.plan.standing import FOR_EVER, ROW_NUMBER, rows_name
 from millstream.queries import here
 from millstream.queries.combining import relation
-from millstream.queries.parcels import Index, Rows
+from millstream.queries.lookup import Lookup
+from millstream.queries.parcels import Rows
 from millstream.queries.rulers import ByTime
 from millstream.schema import ROW_ID_COLUMN, instant
 from millstream.storage import segment
@@ -45,9 +46,8 @@ if TYPE_CHECKING:
     Spans = tuple[tuple[int, int], ...]
     Passes = Callable[["Unit", "Pairs"], NDArray[np.bool_]]
 
-MOST_READ = 2_097_152
-"""So many rows of a stream are looked up together; before the first of them all batches are hashed."""
-
+MOST_READ = 4_194_304
+"""So many rows of a stream are looked up together; each time, all batches are hashed."""
 
 MOST_FOUND = 16_777_216
 """A unit with more results than this is for Spark, and its queries are stepped alone."""
@@ -137,9 +137,9 @@ class Unit:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def may_use(self, rows: pa.Table, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
+    def may_use(self, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
         """Which rows of the other stream may be in the slice, as far as these alone can tell."""
-        kept = self.reach.has(ids, times) & self.ruler.may_be_in(self, Rows(rows, ids, times, times))
+        kept = self.reach.has(ids, times) & self.ruler.may_be_in(self, ids, times)
         return kept & ~self.reach.is_active(ids, times) if self.is_for_old else kept
 
     @property
@@ -190,22 +190,17 @@ def matched(unit: Unit, rows: pa.Table, ids: Numbers, passes: Passes) -> Pairs |
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches of some units that have the same leaf, each once, and an index of the rows of all in turn."""
+    """The batches of some units that have the same leaf, each once, and what finds the rows of all in turn."""
 
     parcels: tuple[Parcel, ...]
     starts: Numbers
-    index: Index
+    lookup: Lookup
 
     @staticmethod
     def of(units: Sequence[Unit]) -> Batches:
         parcels = tuple(dict.fromkeys(unit.parcel for unit in units))
         starts = np.cumsum([0, *(len(p.rows) for p in parcels)])
-        if len(parcels) == 1:
-            return Batches(parcels, starts, parcels[0].index)
-        columns = units[0].own_columns
-        rows = [p.rows.rows.select(columns) for p in parcels]
-        index = Index.of(pa.concat_tables(rows), columns) if columns else Index.of_any(int(starts[-1]))
-        return Batches(parcels, starts, index)
+        return Batches(parcels, starts, Lookup([p.rows.rows for p in parcels], units[0].own_columns))
 
     def apart(self, places: Places) -> list[tuple[Parcel, NDArray[np.bool_] | slice, int]]:
         """For each batch which of some places in all of them are in it, and where it begins."""
@@ -223,17 +218,19 @@ def matched_by_all(
     A row is looked up once, however many units there are; to which of them it is of use is asked of pairs alone.
     """
     times, columns = times_of(rows.column(units[0].time_column)), units[0].others_columns
-    kept = [unit.may_use(rows, ids, times) for unit in units]
-    places = np.flatnonzero(np.logical_or.reduce(kept))
+    places = np.arange(len(ids))
+    if not columns:
+        # Each fits each; else few find a partner, and all else of a row is looked at only then.
+        places = np.flatnonzero(np.logical_or.reduce([unit.may_use(ids, times) for unit in units]))
     found: list[list[Pairs]] = [[no_pairs(unit)] for unit in units]
     failed, counts = dict[int, Trouble](), [0] * len(units)
-    # Few find a partner: all else of a row is looked at only then.
-    for mine, at in batches.index.probe(_some(rows, columns, places), columns):
+    for mine, at in batches.lookup.pairs(rows.slice(0, len(places)), columns):
         for parcel, own, start in batches.apart(mine):
             some, theirs = mine[own] - start, places[at[own]]
             for number, unit in enumerate(units):
-                if unit.parcel is not parcel or number in failed or not (good := kept[number][theirs]).any():
+                if unit.parcel is not parcel or number in failed:
                     continue
+                good = unit.may_use(ids[theirs], times[theirs])
                 others = Rows(rows, ids, times, unit.reach.enter(ids, times))
                 try:
                     found[number].append(_in_slice(unit, others, some[good], theirs[good], passes))
@@ -245,13 +242,6 @@ def matched_by_all(
                 if number in failed:
                     found[number].clear()
     return [failed[n] if n in failed else Pairs.together(parts) for n, parts in enumerate(found)]
-
-
-def _some(rows: pa.Table, columns: Sequence[str], places: Numbers) -> pa.Table:
-    """Columns of some rows; of none, a table that has nothing but their number."""
-    if len(places) == rows.num_rows:
-        return rows
-    return rows.select(columns or rows.column_names[:1]).take(pa.array(places))
 
 
 def _in_slice(unit: Unit, others: Rows, mine: Places, theirs: Places, passes: Passes) -> Pairs:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from millstream.catalog import stats
 from millstream.queries import slices
 from millstream.queries.chorus import AloneError
-from millstream.queries.parcels import Index, Parcel, Rows
+from millstream.queries.parcels import Parcel, Rows
 from millstream.queries.slices import Pairs, Portion, Trouble, Unit
 from millstream.queries.tasks import MOST_TASKS, in_tasks
 from millstream.schema import instant
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
     from millstream.storage.scan import Scan
 
-HERE_ROWS = 1_048_576
+HERE_ROWS = 2_097_152
 """A unit that reads no more rows than this is done in the driver: in less time than the smallest job takes."""
 HERE_PAIRS = 16_777_216
 """And has no more pairs to test, where no columns are to be equal."""
@@ -77,9 +77,9 @@ class Slicer:
             ids, times = every, times[np.searchsorted(ids, every)]
         return Rows(made.combine_chunks(), ids, times, reach.enter(ids, times))
 
-    def parcel(self, rows: Rows, columns: Sequence[str]) -> Parcel:
-        """A batch with an index of some columns, such as tasks can be sent."""
-        return Parcel(rows, Index.of(rows.rows, columns), self._lake.scratch)
+    def parcel(self, rows: Rows) -> Parcel:
+        """A batch such as tasks can be sent."""
+        return Parcel(rows, self._lake.scratch)
 
     def portions(self, units: Sequence[Unit], look: Look) -> list[Portion]:
         """What is to be read for each of some units."""

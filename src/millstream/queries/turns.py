@@ -320,7 +320,7 @@ class Turn:
     @property
     def bytes(self) -> int:
         """What is held for it in memory beside the streams."""
-        rows = sum(b.rows.rows.nbytes + b.parcel.index.bytes + b.bits.nbytes for b in self.batches.values())
+        rows = sum(b.rows.rows.nbytes + b.bits.nbytes for b in self.batches.values())
         marks = [x for a in self.found.values() for x in (a.ids, a.times, a.met)]
         marks += [x for t in self.taken.values() for x in (t.active.ids, t.active.times)]
         marks += [x for b in self.batches.values() for x in (b.rows.ids, b.rows.times, b.rows.enter)]
