@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -335,6 +336,33 @@ def test_a_reader_of_a_query_that_is_dropped_is_told_why_it_ends(s: Database) ->
     assert reader.reason == "the continuous query 'q' was dropped"
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "SELECT a FROM s",
+        "SELECT sum(a) AS x FROM s [INTERVAL 4] SAMPLE INTERVAL 2",
+        "SELECT l.a, r.b FROM s l, s r WHERE l.a = r.a WINDOW INTERVAL 4",
+    ],
+)
+def test_a_reader_that_waits_is_told_when_its_query_is_dropped(s: Database, asked: str) -> None:
+    s.sql(f"CREATE CONTINUOUS QUERY q AS {asked}")
+    s.sql(f"CREATE CONTINUOUS QUERY other AS {asked}")
+    reader, begins, found = s.subscribe("q"), threading.Event(), list[object]()
+
+    def wait() -> None:
+        begins.set()
+        found.extend(reader)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    begins.wait()
+    s.sql("DROP CONTINUOUS QUERY q")
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert found == []
+    assert reader.reason == "the continuous query 'q' was dropped"
+
+
 # What is kept
 
 
@@ -377,6 +405,27 @@ def test_rows_of_a_stream_go_when_all_have_had_them(s: Database) -> None:
     with s._lake.catalog.read() as connection:
         found = connection.execute("SELECT name, position FROM millstream_consumer").fetchall()
     assert [position for _, position in found] == [55]
+
+
+def test_deliveries_go_with_the_last_who_had_some(s: Database) -> None:
+    def kept() -> int:
+        with s._lake.catalog.read() as connection:
+            return int(connection.execute("SELECT count(*) FROM millstream_block").fetchone()[0])
+
+    for name in ("q", "p", "idle"):
+        s.sql(f"CREATE CONTINUOUS QUERY {name} AS SELECT a FROM s WHERE a {'>' if name != 'idle' else '<'} 0")
+    s.insert("s", [(1, 1, 0.0, "", 1)])
+    s.drain()
+    s.sql("PAUSE p")
+    s.sql("DROP CONTINUOUS QUERY q")
+    assert kept() == 1
+    assert had(s, "p") == [(1, (1,))]
+    s.sql("DROP CONTINUOUS QUERY p")
+    assert kept() == 0
+    s.insert("s", [(-1, 1, 0.0, "", 2)])
+    s.drain()
+    assert had(s, "idle") == [(2, (-1,))]
+    assert kept() == 1
 
 
 def test_a_group_that_everybody_left_begins_anew(s: Database) -> None:

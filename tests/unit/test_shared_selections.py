@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
+from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from millstream.execute.shared import grouped
 from millstream.execute.shared.codes import Direct, Hashed, Sorted, Words, codes_among
 from millstream.execute.shared.grouped import GroupedFilter
 from millstream.execute.shared.lineage import BitLineage, PairLineage
@@ -31,6 +33,8 @@ TYPES = {
     "w": pa.string(),
     "f": pa.bool_(),
     "d": pa.date32(),
+    "l": pa.list_(pa.int32()),
+    "n": pa.decimal128(38, 0),
 }
 WORDS = ["", "Ä", "a", "ab", "b", "é", "z", "𝄞"]
 
@@ -57,6 +61,8 @@ def some_rows(random: Random, count: int) -> pa.Table:
             "d": pa.array(
                 [maybe(first + datetime.timedelta(random.randrange(9))) for _ in range(count)], TYPES["d"]
             ),
+            "l": pa.array([maybe([1] * random.randrange(3)) for _ in range(count)], TYPES["l"]),
+            "n": pa.array([maybe(Decimal(10) ** 37) for _ in range(count)], TYPES["n"]),
         }
     )
 
@@ -76,8 +82,13 @@ def a_test(random: Random) -> str:
             f"w {compares} '{random.choice(WORDS)}'",
             f"w NOT IN ('a', '{random.choice(WORDS)}')",
             f"d {compares} DATE '2026-01-0{random.randrange(1, 9)}'",
+            f"{a} BETWEEN a AND b",
+            f"{a} NOT IN (a, b)",
+            f"{b} BETWEEN a AND a",
             "a IS NULL",
             "w IS NOT NULL",
+            "l IS NOT NULL",
+            "n IS NULL",
             "f",
             "f = false",
             "a = b",
@@ -285,10 +296,28 @@ def test_completion_masks_name_the_operators_of_a_query() -> None:
         ("a = 3 OR upper(w) = 'X'", [Term(rest=("UPPER(w) = 'X'",)), predicate("a = 3").terms[0]]),
         ("a > 1.5", [Term(rest=("a > 1.5",))]),
         ("a = 99999999999999999999", [Term(rest=("a = 99999999999999999999",))]),
+        ("5 BETWEEN a AND b", [Term(rest=("5 BETWEEN a AND b",))]),
+        ("5 IN (a, b)", [Term(rest=("5 IN (a, b)",))]),
+        ("5 IN (a, a)", [predicate("a = 5").terms[0]]),
+        ("x < 1e400", [Term(rest=("x < 1e400",))]),
     ],
 )
 def test_what_a_predicate_becomes(text: str, terms: list[Term]) -> None:
     assert list(predicate(text).terms) == terms
+
+
+def test_bits_are_the_same_for_all_codes_and_for_those_that_occur(monkeypatch: pytest.MonkeyPatch) -> None:
+    domains = {
+        n: predicate(f"b BETWEEN {n * 7 % 50} AND {n * 7 % 50 + n}").terms[0].domains["b"] for n in range(150)
+    }
+    used = GroupedFilter("b", TYPES["b"], domains)
+    codes = used.codes(pa.chunked_array([pa.array([0, None, 7, 7, 199, 3, 80], TYPES["b"])]))
+    every = used.bits(codes, 3)
+    monkeypatch.setattr(grouped, "MOST_TABLED", 0)
+    assert (used.bits(codes, 3) == every).all()
+    assert used.passes(codes, np.full(len(codes), 9, np.int32)).tolist() == [
+        bool(word >> np.uint64(9) & np.uint64(1)) for word in every[:, 0]
+    ]
 
 
 def test_a_predicate_of_too_many_terms_stays_text() -> None:

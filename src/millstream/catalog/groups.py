@@ -174,6 +174,10 @@ def marks(connection: Connection, block_id: int) -> tuple[str, bytes] | None:
     return row
 
 
+def remove_blocks(commit: Commit, group_id: int) -> None:
+    commit.connection.execute("DELETE FROM millstream_block WHERE group_id = ?", (group_id,))
+
+
 def fold(commit: Commit, block_ids: Iterable[int], made: StoredBlock) -> None:
     """Let one block stand in the place of the last of some, and for all of them."""
     *gone, last = block_ids

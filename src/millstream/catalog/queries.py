@@ -132,6 +132,14 @@ def set_status(commit: Commit, query_id: int, status: str, failure: str | None =
     )
 
 
+def pause(commit: Commit, query_id: int) -> None:
+    """Let a query that runs be paused; one that has failed goes on telling why."""
+    commit.connection.execute(
+        "UPDATE millstream_query_progress SET status = ? WHERE view_id = ? AND status = ?",
+        (PAUSED, query_id, RUNNING),
+    )
+
+
 def moved_on(commit: Commit, query_id: int, place: str, answer: bytes | None, at: str | None) -> None:
     """Store a query's new place; `answer` and `at` only if it has answered."""
     commit.connection.execute(

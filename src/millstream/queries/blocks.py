@@ -260,6 +260,18 @@ class Blocks:
             for block_id in ids:
                 self._forget(block_id)
 
+    def dropped(self, query: int, is_there: Callable[[int], bool]) -> None:
+        """A query has gone; if nobody is there any more who has had a delivery, all blocks go."""
+        with self._lock:
+            is_needed = any(is_there(other) for other in self.last_numbers() if other != query)
+            self._last.pop(query, None)
+            if is_needed or not self.infos:
+                return
+            self.catalog.commit(lambda commit: groups.remove_blocks(commit, self.group_id))
+            self._last, self.infos = {}, []
+            for block_id in list(self._cached):
+                self._forget(block_id)
+
     def to_fold(self) -> list[int]:
         """The blocks that are too many; none if all may stay."""
         if len(self.infos) <= KEPT_BLOCKS + SLACK and sum(i.size for i in self.infos) <= MOST_BYTES:

@@ -133,7 +133,10 @@ class ContinuousQueries:
         self._lake.catalog.commit(work)
 
     def _made(self, body: st.ContinuousSelect, text: str) -> Made:
-        """The plan of a query, if there is room for one more."""
+        self._check_room()
+        return self._maker.make(body, text)
+
+    def _check_room(self) -> None:
         there = len(self.known)
         if there >= MOST_QUERIES:
             raise StatementError(
@@ -141,7 +144,6 @@ class ContinuousQueries:
                 f"there are {there:,} continuous queries, and a database takes no more than {MOST_QUERIES:,}",
                 hint="Drop some that nobody reads: SHOW QUERIES lists them, DROP CONTINUOUS QUERY takes one.",
             )
-        return self._maker.make(body, text)
 
     def is_standing(self, source: st.Query) -> bool:
         """Whether an INSERT … SELECT goes on for ever: it reads a stream."""
@@ -206,6 +208,8 @@ class ContinuousQueries:
 
     def _enter(self, commit: Commit, query: TableInfo, made: Made) -> TableInfo:
         """Give a new query its place: behind the rows that there are."""
+        # Others may have been made since it was planned.
+        self._check_room()
         is_split = made.plan.split is not None and self.incremental != OFF
         place = Place(is_split=is_split, is_rowless=is_split and self.incremental == ON, snapshot=commit.base.id)
         place.is_counted = made.plan.is_counted_join
@@ -552,7 +556,7 @@ class ContinuousQueries:
                     pass
             else:
                 self.step(query)
-            self.together.leave(query, plan, lambda c: queries.set_status(c, query.id, queries.PAUSED))
+            self.together.leave(query, plan, lambda c: queries.pause(c, query.id))
 
     def resume(self, query: TableInfo) -> None:
         """Go on where the query was, paused or failed."""

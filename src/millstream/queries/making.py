@@ -164,6 +164,8 @@ class Maker:
         reading = _Reading({name: stream}, (), None, asked.offset, columns={name: stream.schema.names})
         try:
             tree = _tree(asked)
+            if not _names_columns_alone(tree, stream):
+                return None
             normal = standing.read(tree, reading.columns, lambda _: None, reading.place)
             texts = standing.selection_texts(normal)
             shared = shared_of(normal, [_types(stream)])
@@ -284,6 +286,12 @@ def _is_bare(body: st.ContinuousSelect) -> bool:
 
 def _types(stream: TableInfo) -> dict[str, pa.DataType]:
     return {c.name.lower(): c.type for c in stream.schema.columns}
+
+
+def _names_columns_alone(tree: exp.Query, stream: TableInfo) -> bool:
+    """Whether every name is that of a column: where it may be that of a result, Spark has to be asked."""
+    types = _types(stream)
+    return all(c.is_star or c.name.lower() in types for c in tree.find_all(exp.Column))
 
 
 def _columns_of(tree: exp.Query, stream: TableInfo) -> tuple[Column, ...] | None:

@@ -53,15 +53,19 @@ def here(matcher: Matcher, rows: pa.Table, policy: Policy) -> tuple[Matched, lis
 def by_policy(matcher: Matcher, rows: pa.Table, policy: Policy) -> tuple[Matches, list[str]]:
     """Match rows some at a time, in an order that the policy draws anew from what became of those before."""
     orders, found = zip(*some_by_policy(matcher, rows, policy), strict=True)
-    order = orders[-1]
+    return _one_after_the_other(found), orders[-1]
+
+
+def _one_after_the_other(found: Sequence[Matches]) -> Matches:
+    """The matches of some rows, then of those behind them, and so on."""
     if len(found) == 1:
-        return found[0], order
+        return found[0]
     queries = np.concatenate([m.queries for m in found])
     # Small numbers are sorted in one pass over them.
     is_small = not len(queries) or queries.max() <= np.iinfo(np.uint16).max
     by_query = np.argsort(queries.astype(np.uint16) if is_small else queries, kind="stable")
     places = np.concatenate([m.rows for m in found])
-    return Matches(places[by_query], queries[by_query], _summed(p for m in found for p in m.passed)), order
+    return Matches(places[by_query], queries[by_query], _summed(p for m in found for p in m.passed))
 
 
 def some_by_policy(matcher: Matcher, rows: pa.Table, policy: Policy) -> Iterator[tuple[list[str], Matches]]:
@@ -109,7 +113,9 @@ def lowered(rows: pa.Table) -> pa.Table:
 
 def _task(matcher: Matcher, large: Large, order: tuple[str, ...], portion: Portion) -> Matched:
     rows = lowered(large.rows(portion))
-    return _used(rows, matcher.match(rows, order))
+    starts = range(0, max(1, rows.num_rows), SOME)
+    found = [(start, matcher.match(rows.slice(start, SOME), order)) for start in starts]
+    return _used(rows, _one_after_the_other([replace(m, rows=m.rows + start) for start, m in found]))
 
 
 def _together(found: Sequence[Matched]) -> Matched:

@@ -170,7 +170,7 @@ class Together:
             also(commit)
 
         self._lake.catalog.commit(work)
-        self.dropped(query.id, plan)
+        self._let_go(query.id, plan)
         self.apart.add(query.id)
 
     def has(self, query: TableInfo) -> bool:
@@ -200,7 +200,14 @@ class Together:
         return group is None or group.seen.position <= seen.position
 
     def dropped(self, query_id: int, plan: QueryPlan) -> None:
-        """Serve a query no more."""
+        """A query has gone: serve it no more, nor keep deliveries that nobody is left to ask for."""
+        self._let_go(query_id, plan)
+        for stream_id in plan.streams:
+            blocks = self._stored_blocks(stream_id)
+            if blocks is not None:
+                blocks.dropped(query_id, lambda other: self._known.get(other) is not None)
+
+    def _let_go(self, query_id: int, plan: QueryPlan) -> None:
         self.apart.discard(query_id)
         for stream_id in plan.streams:
             group = self._groups.get(stream_id)

@@ -9,6 +9,8 @@ terms.
 from __future__ import annotations
 
 import datetime
+import math
+import operator
 import re
 from functools import reduce
 from itertools import product
@@ -21,7 +23,7 @@ from millstream.plan.selection import NULL, Domain, Selection, Term
 from millstream.rewrite import names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     Types = Mapping[str, pa.DataType]
 
@@ -105,11 +107,20 @@ def _domain(node: exp.Expr, types: Types) -> tuple[str, Domain] | None:
     if isinstance(node, exp.Between) and not node.args.get("symmetric"):
         low = _compared(node.this, ">=", node.args["low"], types)
         high = _compared(node.this, "<=", node.args["high"], types)
-        return None if low is None or high is None else (low[0], low[1] & high[1])
+        return _of_one([low, high], operator.and_)
     if isinstance(node, exp.In) and node.args.get("query") is None and node.expressions:
-        found = [_compared(node.this, "=", e, types) for e in node.expressions]
-        return None if None in found else reduce(lambda a, b: (a[0], a[1] | b[1]), found)  # type: ignore[index]
+        return _of_one([_compared(node.this, "=", e, types) for e in node.expressions], operator.or_)
     return None
+
+
+def _of_one(
+    tests: Sequence[tuple[str, Domain] | None], combined: Callable[[Domain, Domain], Domain]
+) -> tuple[str, Domain] | None:
+    """Tests of one attribute as a single one; None if they are about several, as in `5 BETWEEN a AND b`."""
+    found = [test for test in tests if test is not None]
+    if len(found) < len(tests) or len({name for name, _ in found}) > 1:
+        return None
+    return found[0][0], reduce(combined, (domain for _, domain in found))
 
 
 def _compared(left: exp.Expr, comparison: str, right: exp.Expr, types: Types) -> tuple[str, Domain] | None:
@@ -139,7 +150,9 @@ def constant(node: exp.Expr, kind: pa.DataType) -> Any:
         number = -int(literal.this) if is_negative else int(literal.this)
         return number if -(2**63) <= number < 2**63 else None
     if pa.types.is_float64(kind):
-        return (-float(literal.this) if is_negative else float(literal.this)) + 0.0
+        value = -float(literal.this) if is_negative else float(literal.this)
+        # Spark refuses to read what is too large.
+        return value + 0.0 if math.isfinite(value) else None
     return None
 
 

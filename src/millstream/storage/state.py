@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from millstream.storage.lake import Lake
 
 NOTHING = -1
+MOST_REMEMBERED = 65_536
+"""Of so many files it is remembered what their footers said."""
 ENDED = "data_file_id IN (SELECT data_file_id FROM ducklake_data_file WHERE table_id = ? AND end_snapshot <= ?{})"
 UNREAD = " AND (begin_snapshot > ? OR end_snapshot <= ?)"
 """A file that a pinned snapshot does not have."""
@@ -62,15 +64,20 @@ def new_rows(lake: Lake, stream: TableInfo, snapshot: Snapshot, since: int, last
 
 
 def _last_id(lake: Lake, stream: TableInfo, file: DataFile, known: dict[int, int]) -> int:
-    if file.id not in known:
-        try:
-            known[file.id] = segment.last_row_id(lake.folder(stream), file)
-        except MillstreamError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            # What every consumer has seen goes at once, also while somebody goes through the list of files.
-            known[file.id] = NOTHING
-    return known[file.id]
+    found = known.get(file.id)
+    if found is not None:
+        return found
+    try:
+        found = segment.last_row_id(lake.folder(stream), file)
+    except MillstreamError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        # What every consumer has seen goes at once, also while somebody goes through the list of files.
+        found = NOTHING
+    known[file.id] = found
+    while len(known) > MOST_REMEMBERED:
+        known.pop(next(iter(known)), None)
+    return found
 
 
 def in_pieces(scan: Scan, most: int) -> list[Scan]:

@@ -1,7 +1,8 @@
 """Where values lie among sorted constants: 2i + 1 if a value equals the ith, 2i if it lies before it.
 
-There are four ways to find that out, each the fastest where it is taken (`bench sharing --only filters`):
+There are five ways to find that out, each the fastest where it is taken (`bench sharing --only filters`):
 
+    Alike    no constants: all values are alike, of whatever type
     Direct   numbers, constants not far apart: a table with the code of every value between them
     Hashed   numbers far apart that are only compared for being equal: a hash table of the constants
     Words    text: a hash table of the constants, looked up once for each word of a batch
@@ -43,16 +44,25 @@ class Codes(Protocol):
 
 def codes_among(constants: Sequence[Any], kind: pa.DataType, *, is_equality: bool) -> Codes:
     """The fastest way for constants of a type; `is_equality` if values are only compared for being equal."""
+    if not constants:
+        return Alike()
     if pa.types.is_string(kind):
         return Words(constants, is_equality)
     if pa.types.is_float64(kind):
         return Sorted(np.array(constants, np.float64), kind)
     numbers = np.array(constants, np.int64)
-    if len(numbers) and numbers[0] > -FAR and numbers[-1] < FAR and numbers[-1] - numbers[0] < MOST_DIRECT:
+    if numbers[0] > -FAR and numbers[-1] < FAR and numbers[-1] - numbers[0] < MOST_DIRECT:
         return Direct(numbers, kind)
     if is_equality and len(numbers) >= LEAST_HASHED:
         return Hashed(numbers, kind)
     return Sorted(numbers, kind)
+
+
+class Alike:
+    """Without looking."""
+
+    def of(self, values: pa.ChunkedArray) -> Numbers:
+        return np.zeros(len(values), np.int64)
 
 
 @dataclass(frozen=True)
@@ -68,12 +78,10 @@ class Sorted:
     def of_numbers(self, numbers: NDArray[Any]) -> Numbers:
         constants = self.constants
         left = np.searchsorted(constants, numbers)
-        found = 2 * left
-        if len(constants):
-            at = np.minimum(left, len(constants) - 1)
-            found += constants[at] == numbers
-            if pa.types.is_float64(self.kind):
-                found += np.isnan(constants[at]) & np.isnan(numbers)
+        at = np.minimum(left, len(constants) - 1)
+        found = 2 * left + (constants[at] == numbers)
+        if pa.types.is_float64(self.kind):
+            found += np.isnan(constants[at]) & np.isnan(numbers)
         return np.asarray(found, np.int64)
 
 

@@ -7,7 +7,7 @@ hold, whatever their comparisons were:
     constants  10      20        a > 10  holds for codes 2, 3, 4
     codes    0  1   2   3   4    a = 20  holds for code  3
 
-`bits` has for each code a bit a term, `lists` for each code the numbers of the terms; which of the two exists is a
+`bits` gives a code a bit a term, `lists` has for each code the numbers of the terms; which of the two is used is a
 matter of how many terms hold for a value.
 """
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 WORD = 64
 MOST_LISTED = 8_388_608
 """Lists of more terms than this in all are not made."""
+MOST_TABLED = 1 << 20
+"""Bits of all codes are made if they are so many words at most; else those alone of the codes that occur."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +111,17 @@ class GroupedFilter:
         np.cumsum(np.bincount(codes, minlength=self.codes_in_all), out=starts[1:])
         return Lists(starts, owner[order])
 
-    def bits(self, words: int) -> Bits:
-        """For each code the terms that hold, `words` words of bits; those of terms without a test here are set."""
-        made = np.zeros((self.codes_in_all + 1, words), np.uint64)
+    def bits(self, codes: Numbers, words: int) -> Bits:
+        """For each of some codes the terms that hold, `words` words of bits; terms without a test here are set."""
+        used, places = np.arange(self.codes_in_all), codes
+        if self.codes_in_all * words > MOST_TABLED:
+            used, places = np.unique(codes, return_inverse=True)
+        made = np.zeros((len(used) + 1, words), np.uint64)
         bit = np.left_shift(np.uint64(1), (self._owner % WORD).astype(np.uint64))
         for edge in (self._low, self._high):
-            np.bitwise_xor.at(made, (edge, self._owner // WORD), bit)
+            np.bitwise_xor.at(made, (np.searchsorted(used, edge), self._owner // WORD), bit)
         held = np.bitwise_xor.accumulate(made, axis=0)[:-1]
-        return held | ~bits_of(self.terms, words)
+        return np.asarray((held | ~bits_of(self.terms, words))[places])
 
     def _ranges(self, domains: Mapping[int, Domain]) -> tuple[Numbers, Numbers, NDArray[np.int32]]:
         """The ranges of codes of all domains, each with the term it belongs to."""

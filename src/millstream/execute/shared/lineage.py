@@ -57,7 +57,7 @@ class BitLineage:
         """Let an operator reject; terms that need no other take their rows."""
         tested = bits_of(filtered.terms, self._words)
         before = _ones(tested & ~self.completed)
-        self.completed |= ~filtered.bits(self._words)[codes]
+        self.completed |= ~filtered.bits(codes, self._words)
         after = _ones(tested & ~self.completed)
         self.done |= 1 << operator
         self._complete()
