@@ -7,6 +7,7 @@ so how inserts were cut into batches changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,33 +32,70 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Arrived:
-    """New rows of a stream. `met` is the watermark before each, `NEVER` for none; `seen` is where they lead."""
+class Came:
+    """Rows by number and time, and `met`, the watermark before each, `NEVER` for none: the same to all queries."""
 
-    stream: int
     ids: Numbers
     times: Numbers
     met: Numbers
-    seen: Seen
-    before: Seen
 
-    @property
+    @cached_property
     def accepted(self) -> NDArray[np.bool_]:
         return self.times >= self.met
 
-    @property
-    def counted(self) -> NDArray[np.bool_]:
-        """Which rows make instants: accepted ones that have come since the query was made."""
-        return self.accepted & (self.ids >= self.before.born)
+    @cached_property
+    def refused(self) -> Numbers:
+        """Where late rows are."""
+        return np.flatnonzero(~self.accepted)
 
-    @property
+    @cached_property
     def enter(self) -> Numbers:
         """From which instant on a row can be in a window."""
         return np.maximum(self.times, self.met)
 
+    @cached_property
+    def moments(self) -> tuple[Numbers, Numbers]:
+        """`enter` and `times`, without rows that have both in common with the row before them."""
+        enter, times = self.enter, self.times
+        is_new = np.ones(len(times), bool)
+        is_new[1:] = (times[1:] != times[:-1]) | (enter[1:] != enter[:-1])
+        return enter[is_new], times[is_new]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """New rows of a stream, as a query sees them; `seen` is where they lead from `before`."""
+
+    stream: int
+    rows: Came
+    seen: Seen
+    before: Seen
+
+    @property
+    def ids(self) -> Numbers:
+        return self.rows.ids
+
+    @property
+    def times(self) -> Numbers:
+        return self.rows.times
+
+    @property
+    def met(self) -> Numbers:
+        return self.rows.met
+
+    @property
+    def enter(self) -> Numbers:
+        return self.rows.enter
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which rows make instants: accepted ones that have come since the query was made."""
+        return self.rows.accepted & (self.ids >= self.before.born)
+
     @property
     def late(self) -> list[tuple[int, int]]:
-        places = np.flatnonzero(~self.accepted & (self.ids >= self.before.born))
+        places = self.rows.refused
+        places = places[self.ids[places] >= self.before.born]
         return list(zip(self.ids[places].tolist(), self.met[places].tolist(), strict=True))
 
 
@@ -72,7 +110,7 @@ def arrived(lake: Lake, stream: TableInfo, scan: Scan, upto: int, before: Seen, 
         mark = min(arrived_until, int(left.min())) if len(left) else arrived_until
         mark = mark if before.mark is None else max(mark, before.mark)
         seen = replace(before, position=upto, mark=mark)
-        return Arrived(stream.id, ids, times, met, seen, before)
+        return Arrived(stream.id, Came(ids, times, met), seen, before)
     with lake.catalog.read() as connection:
         advances = queries.advances(connection, stream.id, before.position)
     # An ADVANCE behind the rows that this look has found belongs to a later one.
@@ -83,7 +121,7 @@ def arrived(lake: Lake, stream: TableInfo, scan: Scan, upto: int, before: Seen, 
         before, position=upto, max_time=after[0], advanced_to=after[1],
         mark=state.watermark(stream.time.delay.amount),
     )  # fmt: skip
-    return Arrived(stream.id, ids, times, met, seen, before)
+    return Arrived(stream.id, Came(ids, times, met), seen, before)
 
 
 def _met(

@@ -23,7 +23,7 @@ from millstream.plan.standing import (
     rows_name,
 )
 from millstream.queries.answering import Feed
-from millstream.queries.arrivals import Arrived, arrived
+from millstream.queries.arrivals import Arrived, Came, arrived
 from millstream.queries.tasks import Large, with_marks
 from millstream.queries.windows import Marking, Numbering, enter_of, late_name, rows_sql
 from millstream.schema import TIMESTAMP
@@ -70,7 +70,7 @@ class Feeder:
         known = found.ids < seen.position
         late = dict(place.late.get(stream_id, []))
         met = np.array([late.get(int(i), NEVER) for i in found.ids[known]], np.int64)
-        return Arrived(stream_id, found.ids[known], found.times[known], met, seen, since)
+        return Arrived(stream_id, Came(found.ids[known], found.times[known], met), seen, since)
 
     def rows(self, table: TableInfo, look: Look, found: Arrived) -> pa.Table:
         """The new rows themselves, in the order in which they came."""
@@ -246,7 +246,7 @@ def enter(plan: QueryPlan, found: Arrived, counted: int, place: Place | None = N
     With a place they are rows that have been seen up to there.
     """
     if plan.sample.is_by_time:
-        return enter_of(plan.sample, found)
+        return enter_of(plan.sample, found.enter)
     if place is not None:
         return np.where(found.ids < place.unsampled, 0, place.accepted // plan.sample.step + 1)
     before = np.cumsum(found.counted) - found.counted + counted
@@ -273,4 +273,4 @@ def first_on_time(plan: QueryPlan, place: Place, came: list[Arrived]) -> list[Ar
     if first.times[0] < met[0]:
         place.first_late = int(first.times[0])
     met[0] = NEVER
-    return [replace(a, met=met) if a is first else a for a in came]
+    return [replace(a, rows=replace(a.rows, met=met)) if a is first else a for a in came]

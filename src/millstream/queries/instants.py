@@ -69,7 +69,7 @@ def _begin(sample: Sample, place: Place, came: Sequence[Arrived]) -> None:
 def _making(came: Arrived, created_at: int | None) -> Numbers:
     """The times that make instants: of rows before the query those alone that the watermark had not passed."""
     old = came.ids < came.before.born
-    wanted = came.accepted & ~old
+    wanted = came.rows.accepted & ~old
     if created_at is not None:
         wanted |= old & (came.times > created_at)
     return came.times[wanted]

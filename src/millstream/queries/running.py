@@ -264,8 +264,8 @@ class Stepper:
             ends = ends[ends <= (mark if mark is not None else -AFTER_ALL)]
             return [Instant(int(e), int(e)) for e in ends if place.answered is None or e > place.answered]
         by_stream = {a.stream: a for a in came}
-        found = [(w, by_stream[w.stream]) for w in plan.windows]
-        instants.fill(plan, place, [(enter_of(plan.sample, a), last_of(w, a.times)) for w, a in found])
+        found = [(w, by_stream[w.stream].rows.moments) for w in plan.windows]
+        instants.fill(plan, place, [(enter_of(plan.sample, e), last_of(w, t)) for w, (e, t) in found])
         return instants.due(plan, place, came)
 
     # Panes

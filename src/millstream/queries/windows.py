@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from millstream.catalog.records import TableInfo
     from millstream.plan.standing import Sample, Window
-    from millstream.queries.arrivals import Arrived
 
     Numbers = NDArray[np.int64]
 
@@ -58,9 +57,9 @@ def last_of(window: Window, times: Numbers) -> Numbers:
     return np.minimum(found, times + window.period) if window.period else found
 
 
-def enter_of(sample: Sample, came: Arrived) -> Numbers:
+def enter_of(sample: Sample, enter: Numbers) -> Numbers:
     """From which time on rows can be in a window."""
-    return came.enter + 1 if sample.is_half_open else came.enter
+    return enter + 1 if sample.is_half_open else enter
 
 
 def pane_of(window: Window, sample: Sample, enter: Numbers, times: Numbers) -> tuple[Numbers, Numbers]:
