@@ -55,11 +55,29 @@ class Came:
 
     @cached_property
     def moments(self) -> tuple[Numbers, Numbers]:
-        """`enter` and `times`, without rows that have both in common with the row before them."""
+        """`enter` and `times`, without rows that have both in common with the row behind them."""
+        return self.enter[self._is_last], self.times[self._is_last]
+
+    @cached_property
+    def _is_last(self) -> NDArray[np.bool_]:
+        """Which rows differ from the row behind them in when they enter or in their time."""
         enter, times = self.enter, self.times
-        is_new = np.ones(len(times), bool)
-        is_new[1:] = (times[1:] != times[:-1]) | (enter[1:] != enter[:-1])
-        return enter[is_new], times[is_new]
+        found = np.ones(len(times), bool)
+        found[:-1] = (times[1:] != times[:-1]) | (enter[1:] != enter[:-1])
+        return found
+
+    @cached_property
+    def telling(self) -> Came:
+        """The rows that say which times there are and which rows are late: of alike neighbours both ends.
+
+        Whoever asks for rows from a number on has one of a time here just if there is one, and the first row of
+        those that a time needs is here.
+        """
+        kept = self._is_last.copy()
+        kept[:1] = True
+        kept[1:] |= self._is_last[:-1]
+        kept[self.refused] = True
+        return Came(self.ids[kept], self.times[kept], self.met[kept])
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,12 @@ def _begin(sample: Sample, place: Place, came: Sequence[Arrived]) -> None:
 
 def _making(came: Arrived, created_at: int | None) -> Numbers:
     """The times that make instants: of rows before the query those alone that the watermark had not passed."""
-    old = came.ids < came.before.born
-    wanted = came.rows.accepted & ~old
+    rows = came.rows.telling
+    old = rows.ids < came.before.born
+    wanted = rows.accepted & ~old
     if created_at is not None:
-        wanted |= old & (came.times > created_at)
-    return came.times[wanted]
+        wanted |= old & (rows.times > created_at)
+    return rows.times[wanted]
 
 
 def first_after(sample: Sample, time: int, mark: int | None) -> int:

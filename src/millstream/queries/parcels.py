@@ -10,7 +10,7 @@ import pickle
 import uuid
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,10 @@ class Rows:
         times = self.times[places]
         enter = times if self.enter is self.times else self.enter[places]
         return Rows(self.rows.take(pa.array(places)), self.ids[places], times, enter)
+
+    def of(self, columns: Sequence[str]) -> Rows:
+        """The same rows with some of their columns."""
+        return replace(self, rows=self.rows.select(list(columns)))
 
     @property
     def bytes(self) -> int:

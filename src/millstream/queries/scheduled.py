@@ -31,7 +31,7 @@ from millstream.queries.combining import Combining, Share, answered, began, shar
 from millstream.queries.joining import Family
 from millstream.queries.response import Arrivals, Responses
 from millstream.queries.slicing import Slicer, is_small
-from millstream.queries.turns import Batch, Combinations, Front, Result, Turn, spot_of
+from millstream.queries.turns import Batch, Combinations, Front, Marked, Result, Turn, spot_of
 from millstream.schedule.join_policies import GREEDY, POLICIES, Measured
 from millstream.schedule.joins import Arrival, JoinSchedule
 
@@ -348,9 +348,9 @@ class Scheduled:
             spot = spot_of(place, by_clock)
             lows = {s: min(r.place.streams[s].low for r in join.runs.values()) for s in place.streams}
             taken = join.front.take(found, lows)
-            turn = Turn(spot, look, found, taken, self._cast(join, look), set(join.runs))
+            turn = Turn.of(spot, look, found, taken, self._cast(join, look), set(join.runs))
             self._note_arrivals(found)
-            self._batches(join, turn)
+            self._batches(join, turn, {s: t.active for s, t in taken.items()})
         join.turns.append(turn)
         return True
 
@@ -369,23 +369,22 @@ class Scheduled:
             if table is not None:
                 self._arrivals[stream].note(self._lake.catalog.table_stats(table).next_row_id, self._now())
 
-    def _batches(self, join: Join, turn: Turn) -> None:
+    def _batches(self, join: Join, turn: Turn, active: Mapping[int, Marked]) -> None:
         """Read the active rows of each leaf, and let the schedule know of them."""
-        leaves = [leaf for leaf, stream in enumerate(join.streams) if len(turn.taken[stream].active.ids)]
+        leaves = [(leaf, active[stream]) for leaf, stream in enumerate(join.streams) if len(active[stream].ids)]
         with ThreadPoolExecutor(len(join.streams)) as pool:
-            made = [b for b in pool.map(lambda leaf: self._batch(join, turn, leaf), leaves) if b is not None]
+            made = [b for b in pool.map(lambda own: self._batch(join, turn, *own), leaves) if b is not None]
         numbered = join.schedule.arrive(*(Arrival(str(b.leaf), len(b.rows)) for b in made))
         turn.batches = {n.number: b for n, b in zip(numbered, made, strict=True)}
         join.of_batch.update(dict.fromkeys(turn.batches, turn))
 
-    def _batch(self, join: Join, turn: Turn, leaf: int) -> Batch | None:
+    def _batch(self, join: Join, turn: Turn, leaf: int, active: Marked) -> Batch | None:
         """The active rows of a leaf that somebody may want."""
         stream = join.streams[leaf]
-        taken, table = turn.taken[stream], turn.look.tables[stream]
-        rows = self._slicer.rows(
-            table, turn.look, taken.active, taken.reach, columns_of(turn.cast, turn.look, leaf)
-        )
+        table, reach = turn.look.tables[stream], turn.taken[stream].reach
+        rows = self._slicer.rows(table, turn.look, active, reach, columns_of(turn.cast, turn.look, leaf))
         join.widths[stream] = rows.rows.nbytes / max(1, len(rows))
+        rows = rows.of(asked_of(turn.cast, turn.look, leaf))
         bits = turn.cast.bits(leaf, rows.rows, rows.ids)
         wanted = np.flatnonzero(bits.any(axis=1))
         if not len(wanted):
@@ -473,7 +472,9 @@ class Scheduled:
         alive = batch.bits[pairs.mine] & theirs[pairs.theirs]
         kept = np.asarray(alive.any(axis=1))
         if kept.any():
-            turn.results.append(Result(batch, pairs.only(kept), alive[kept]))
+            own = pairs.only(kept)
+            rows = own.rows.of(asked_of(turn.cast, turn.look, 1 - batch.leaf))
+            turn.results.append(Result(batch, replace(own, rows=rows), alive[kept]))
 
     # Results
 
@@ -556,10 +557,17 @@ class Scheduled:
 
 
 def columns_of(cast: Family, look: Look, leaf: int) -> tuple[str, ...]:
-    """The columns of a leaf that somebody needs, in lower case."""
+    """The columns of a leaf that are read, in lower case: those that somebody asks for, and its time."""
+    table, asked = look.tables[cast.streams[leaf]], asked_of(cast, look, leaf)
+    assert table.time is not None
+    return tuple(c for c in map(str.lower, table.schema.names) if c in {*asked, table.time.column.lower()})
+
+
+def asked_of(cast: Family, look: Look, leaf: int) -> tuple[str, ...]:
+    """The columns of a leaf that somebody asks for, in lower case; of the time there is an array anyhow."""
     table = look.tables[cast.streams[leaf]]
     assert table.time is not None
-    names = {table.time.column.lower(), *cast.selections[leaf].ready().filters}
+    names = {*cast.selections[leaf].ready().filters}
     names |= {e.left_column if leaf == 0 else e.right_column for e in cast.equalities}
     words = set[str]()
     for run in cast.runs:
@@ -568,7 +576,9 @@ def columns_of(cast: Family, look: Look, leaf: int) -> tuple[str, ...]:
         words |= {*shared.texts, shared.test or ""}
     said = " ".join(words)
     every = [c.lower() for c in table.schema.names]
-    return tuple(c for c in every if c in names or f"`{column_name(leaf, c, 2)}`" in said)
+    asked = tuple(c for c in every if c in names or f"`{column_name(leaf, c, 2)}`" in said)
+    # A table without columns has no rows.
+    return asked or (table.time.column.lower(),)
 
 
 def _is_in_line(run: Run) -> bool:

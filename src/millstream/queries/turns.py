@@ -297,6 +297,20 @@ class Turn:
     ready: set[int] = field(default_factory=set)
     """Queries whose results are all there."""
 
+    @staticmethod
+    def of(
+        spot: Spot,
+        look: Look,
+        found: Mapping[int, Arrived],
+        taken: Mapping[int, Taken],
+        cast: Family,
+        waiting: set[int],
+    ) -> Turn:
+        """A turn without batches yet; of what has come it keeps no more than queries ask when they get it."""
+        told = {stream: replace(came, rows=came.rows.telling) for stream, came in found.items()}
+        reached = {stream: replace(own, active=Marked.none()) for stream, own in taken.items()}
+        return Turn(spot, look, told, reached, cast, waiting)
+
     def ruler(self, stream: int, other: int) -> Ruler:
         """What tells how far rows of a stream are from those of the other."""
         own, others = self.taken[stream].line, self.taken[other].line
@@ -322,7 +336,6 @@ class Turn:
         """What is held for it in memory beside the streams."""
         rows = sum(b.rows.rows.nbytes + b.bits.nbytes for b in self.batches.values())
         marks = [x for a in self.found.values() for x in (a.ids, a.times, a.met)]
-        marks += [x for t in self.taken.values() for x in (t.active.ids, t.active.times)]
         marks += [x for b in self.batches.values() for x in (b.rows.ids, b.rows.times, b.rows.enter)]
         marks += [t.line.times for t in self.taken.values() if t.line is not None]
         # Most of these are the same arrays.
