@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -221,6 +222,25 @@ def test_a_unit_with_too_many_results_is_left_to_spark(
         come(db, *range(1, 7))
         db.drain()
         assert pairs(db, "few") == [(4, 1), (5, 2), (6, 3)]
+
+
+def test_rows_that_the_kernel_cannot_look_up_are_left_to_spark(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = []
+
+    def equal(*_: Any) -> Any:
+        failed.append(1)
+        raise duckdb.OutOfMemoryException("failed to allocate")
+
+    monkeypatch.setattr(Lookup, "_equal", equal)
+    with opened("db") as db:
+        create(db)
+        join(db, "short", "INTERVAL 2")
+        come(db, 1, 2)
+        db.drain()
+        assert failed
+        assert pairs(db, "short") == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 def test_no_more_is_taken_in_while_much_is_open(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

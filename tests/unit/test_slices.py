@@ -10,6 +10,7 @@ import pytest
 
 from millstream.catalog.records import StreamTime, TableInfo
 from millstream.plan.sharing import Equality
+from millstream.queries.lookup import Lookup
 from millstream.queries.parcels import Parcel, Rows
 from millstream.queries.response import Arrivals, Responses
 from millstream.queries.slices import Reach, Unit, by_kernel, matched
@@ -59,6 +60,24 @@ def test_slices_together_are_the_window_and_each_pair_is_in_one(seed: int) -> No
         and distance(times, enter, their_times, their_enter, a, b) <= 25
     ]
     assert sorted(found) == expected
+
+
+def test_rows_outside_of_a_slice_make_no_pairs_however_few_keys_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, pairs = [], Lookup.pairs
+
+    def counted(*args: Any) -> Any:
+        for mine, theirs in pairs(*args):
+            seen.append(len(mine))
+            yield mine, theirs
+
+    monkeypatch.setattr(Lookup, "pairs", counted)
+    mine, theirs = np.full(100, 10_000), np.arange(10_000)
+    rows, others = (pa.table({"k": times % 2, "t": times}) for times in (mine, theirs))
+    reach = Reach(0, 10_000, 10_000, 0, 0)
+    unit = Unit(Parcel(Rows(rows, np.arange(100), mine, mine)), 0, (Equality(0, "k", 1, "k"),), reach, 0, 10,
+                stream_table(), ("k", "t"))  # fmt: skip
+    found = matched(unit, others, np.arange(10_000), by_kernel)
+    assert sum(seen) == len(found) == 100 * 5
 
 
 def distance(times: Any, enter: Any, their_times: Any, their_enter: Any, mine: int, theirs: int) -> int:

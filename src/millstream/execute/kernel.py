@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +27,6 @@ from millstream.storage import segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -162,7 +163,8 @@ def connect(
     import duckdb
 
     held = dict(tables or {})
-    with duckdb.connect(":memory:", config={"threads": threads, "memory_limit": MOST_MEMORY}) as connection:
+    limits = {"memory_limit": MOST_MEMORY, "temp_directory": _spill_folder()}
+    with duckdb.connect(":memory:", config={"threads": threads, **limits}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for number, name in enumerate({**sources, **held}):
             parts = [f"SELECT * FROM {files(sources[name])}"] if name in sources else []
@@ -172,6 +174,14 @@ def connect(
             quoted = '"' + name.replace('"', '""') + '"'
             connection.execute(f"CREATE VIEW {quoted} AS {' UNION ALL BY NAME '.join(parts)}")
         yield connection
+
+
+def _spill_folder() -> str:
+    """Where a DuckDB puts what does not fit into its memory, which makes the folder if need be and takes it away.
+
+    By default it is one in the working directory, where two that spill at once crash.
+    """
+    return str(Path(tempfile.gettempdir()) / f"millstream-kernel-{os.getpid()}-{uuid.uuid4().hex[:12]}")
 
 
 def failures() -> tuple[type[Exception], ...]:

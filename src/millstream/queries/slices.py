@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millstream.execute import kernel
 from millstream.plan.sharing import ROWS
 from millstream.plan.standing import FOR_EVER, ROW_NUMBER, rows_name
 from millstream.queries import here
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 MOST_READ = 4_194_304
 """So many rows of a stream are looked up together; each time, all batches are hashed."""
 
+NEARLY_ALL = 0.75
+"""If so many of the rows that were read may be in a slice, the others are not left out."""
+
 MOST_FOUND = 16_777_216
 """A unit with more results than this is for Spark, and its queries are stepped alone."""
 
@@ -62,6 +66,7 @@ class Trouble(Enum):
 
     UNPROVEN = "the kernel cannot say which pairs pass the tests"
     TOO_MANY = "it has more results than are held"
+    NOT_LOOKED_UP = "the kernel could not look its rows up"
 
 
 @dataclass(frozen=True)
@@ -218,13 +223,12 @@ def matched_by_all(
     A row is looked up once, however many units there are; to which of them it is of use is asked of pairs alone.
     """
     times, columns = times_of(rows.column(units[0].time_column)), units[0].others_columns
-    places = np.arange(len(ids))
-    if not columns:
-        # Each fits each; else few find a partner, and all else of a row is looked at only then.
-        places = np.flatnonzero(np.logical_or.reduce([unit.may_use(ids, times) for unit in units]))
+    places = _looked_up(units, ids, times)
     found: list[list[Pairs]] = [[no_pairs(unit)] for unit in units]
     failed, counts = dict[int, Trouble](), [0] * len(units)
-    for mine, at in batches.lookup.pairs(rows.slice(0, len(places)), columns):
+    for mine, at in batches.lookup.pairs(_some(rows, columns, places), columns):
+        if len(failed) == len(units):
+            break
         for parcel, own, start in batches.apart(mine):
             some, theirs = mine[own] - start, places[at[own]]
             for number, unit in enumerate(units):
@@ -242,6 +246,24 @@ def matched_by_all(
                 if number in failed:
                     found[number].clear()
     return [failed[n] if n in failed else Pairs.together(parts) for n, parts in enumerate(found)]
+
+
+def _looked_up(units: Sequence[Unit], ids: Numbers, times: Numbers) -> Numbers:
+    """Which rows are looked up, as far as that can be told at little cost: what else is asked is asked of pairs.
+
+    Without columns that are to be equal, each row is a pair with each.
+    """
+    if not units[0].equalities:
+        return np.flatnonzero(np.logical_or.reduce([unit.may_use(ids, times) for unit in units]))
+    kept = np.logical_or.reduce([unit.ruler.may_be_in(unit, ids, times) for unit in units])
+    return np.arange(len(ids)) if kept.sum() >= NEARLY_ALL * len(ids) else np.flatnonzero(kept)
+
+
+def _some(rows: pa.Table, columns: Sequence[str], places: Numbers) -> pa.Table:
+    """Columns of some rows; without columns, as many rows."""
+    if not columns or len(places) == rows.num_rows:
+        return rows.slice(0, len(places))
+    return rows.select(columns).take(pa.array(places))
 
 
 def _in_slice(unit: Unit, others: Rows, mine: Places, theirs: Places, passes: Passes) -> Pairs:
@@ -320,14 +342,22 @@ def run(portions: Sequence[Portion], passes: Passes = by_kernel) -> list[tuple[i
     """What a task makes of its portions, with their units' numbers."""
     found: list[tuple[int, Pairs | Trouble]] = []
     for own in _alike(portions):
-        units = {p.number: p.asked for p in own}
-        batches = Batches.of(list(units.values()))
-        for rows, ids in _many(read(source) for source in _sources(own)):
-            made = zip(units, matched_by_all(list(units.values()), batches, rows, ids, passes), strict=True)
-            found += [(n, pairs) for n, pairs in made if isinstance(pairs, Trouble) or len(pairs)]
-            if sum(len(pairs) for _, pairs in found if isinstance(pairs, Pairs)) > MOST_FOUND:
-                return [(own[0].number, Trouble.TOO_MANY)]
+        try:
+            for number, pairs in _run_alike(own, passes):
+                found.append((number, pairs))
+                if sum(len(pairs) for _, pairs in found if isinstance(pairs, Pairs)) > MOST_FOUND:
+                    return [(number, Trouble.TOO_MANY)]
+        except kernel.failures():
+            return [(own[0].number, Trouble.NOT_LOOKED_UP)]
     return found
+
+
+def _run_alike(portions: Sequence[Portion], passes: Passes) -> Iterator[tuple[int, Pairs | Trouble]]:
+    units = {p.number: p.asked for p in portions}
+    batches = Batches.of(list(units.values()))
+    for rows, ids in _many(read(source) for source in _sources(portions)):
+        made = zip(units, matched_by_all(list(units.values()), batches, rows, ids, passes), strict=True)
+        yield from ((n, pairs) for n, pairs in made if isinstance(pairs, Trouble) or len(pairs))
 
 
 def _alike(portions: Sequence[Portion]) -> Iterable[list[Portion]]:
