@@ -41,6 +41,8 @@ Found = dict[int, tuple[int, int]]
 class Contest:
     """What each contender took for all rows, in seconds."""
 
+    rate: int
+    """Rows a second of each stream, in its own time."""
     rows: int
     samples: Mapping[str, Sequence[float]]
     results: Mapping[int, int]
@@ -59,7 +61,7 @@ def contest(run: Run, windows: Sequence[int]) -> Contest:
     theirs = _theirs(run, folder, windows, right)
     samples = {SHARED: [shared], ALONE: [sum(apart.values())], STREAMING: [theirs]}
     results = {w: number for w, (number, _) in right.items()}
-    return Contest(2 * rate * SPAN, samples, results, apart)
+    return Contest(rate, 2 * rate * SPAN, samples, results, apart)
 
 
 def _batches(stream: str, rate: int, batches: int) -> list[Batch]:

@@ -148,6 +148,11 @@ def created(db: Database, asked: Sequence[Asking]) -> list[float]:
     return taken
 
 
+def jobs_of(db: Database) -> int:
+    """How many jobs Spark has been given so far."""
+    return int(db.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
 def check_selections(db: Database, asked: Sequence[Asking], rows: pa.Table, most: int = 100) -> None:
     """Some of the queries, from the first to the last, have had just their rows, in order."""
     for number in np.unique(np.linspace(0, len(asked) - 1, most, dtype=int)).tolist():

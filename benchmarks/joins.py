@@ -41,7 +41,11 @@ MEETS = 0.1
 """Partners of a row in the longest window: with many more, delivering costs more than joining."""
 DISTANCE = 8.0
 """Seconds between arrivals, on average."""
-LASTING, WARM = 56.0, 8.0
+WARM = 8.0
+"""Arrivals in the first seconds are not counted."""
+ARRIVALS, FEWEST_BURSTS = 16, 3
+"""A run has so many arrivals, or more if that were fewer bursts; with half as many one that comes at a bad moment
+makes a third of the average."""
 LEAST = 0.4
 """A run lasts so many seconds at least, at whatever scale."""
 FEW = 15
@@ -58,11 +62,15 @@ def _load(run: Run) -> Load:
     return Load(run.scaled(RATE, 20), MEETS)
 
 
-def _feed(run: Run, load: Load, burst: float, seed: int) -> Feed:
-    """The arrivals of one run; at small scales fewer seconds, with as many arrivals or a few less."""
-    short = max(LEAST, (LASTING + WARM) * min(1.0, run.scale)) / (LASTING + WARM)
-    number = max(4, round((LASTING + WARM) / DISTANCE * min(1.0, 10 * run.scale)))
-    due = arrivals(burst, number, (LASTING + WARM) * short, seed)
+def _feed(run: Run, load: Load, burst: int, seed: int) -> Feed:
+    """The arrivals of one run, so many that bursts have just the size that they are to have on average.
+
+    At small scales it lasts fewer seconds, with as many arrivals or a few less.
+    """
+    whole = burst * max(FEWEST_BURSTS, round(ARRIVALS / burst))
+    number, lasting = max(4, round(whole * min(1.0, 10 * run.scale))), whole * DISTANCE
+    short = max(LEAST, lasting * min(1.0, run.scale)) / lasting
+    due = arrivals(burst, number, lasting * short, seed)
     return Feed.of(load, due, round(load.rate * DISTANCE), WARM * short if run.scale >= 1 else 0.0)
 
 
@@ -109,6 +117,7 @@ def _measures(load: Load, name: str, outcomes: Outcomes) -> list[Measure]:
                 {"best": best, "averages": averages, **_notes(load, outcomes)}),
         _small(name, outcomes, target),
         *_memory(name, outcomes),
+        _largest(name, outcomes),
     ]  # fmt: skip
 
 
@@ -131,18 +140,30 @@ def _memory(name: str, outcomes: Outcomes) -> list[Measure]:
     ]  # fmt: skip
 
 
+def _largest(name: str, outcomes: Outcomes) -> Measure:
+    """Whether slices are what a rate is stated for: with smaller ones a job is shared, and nobody waits for it."""
+    part, seconds = _largest_slice(outcomes)
+    return Measure(f"{name}: largest slice", seconds, "s", at_least(1), {}, {"slice": list(part)})
+
+
+def _largest_slice(outcomes: Outcomes) -> tuple[tuple[int, int], float]:
+    """The largest that is not a whole window, and its time under the policy that took longest for it."""
+    parts = [(part, taken) for o in outcomes.values() for part, taken in o.slices.items() if part != (0, LONGEST)]
+    return max(parts, key=lambda own: own[1], default=((0, 0), 0.0))
+
+
 def _windows(outcome: Outcome) -> list[float]:
     return [r.average for r in outcome.responses.values()]
 
 
 def _notes(load: Load, outcomes: Outcomes) -> dict[str, object]:
     """What was run, and what else was measured."""
-    parts = {part: taken for o in outcomes.values() for part, taken in o.slices.items() if part != (0, LONGEST)}
-    largest = max(parts, key=lambda part: parts[part], default=(0, 0))
+    part, seconds = _largest_slice(outcomes)
     return {
         "rows_per_second_and_stream": load.rate,
-        "largest_slice": list(largest),
-        "largest_slice_seconds": parts.get(largest),
+        "largest_slice": list(part),
+        "largest_slice_seconds": seconds,
+        "most_extra_percent": {p: 100 * o.extra_bytes / max(1, o.buffer_bytes) for p, o in outcomes.items()},
         "by_window": {
             policy: {w: [r.average, r.p95, r.longest, r.results] for w, r in o.responses.items()}
             for policy, o in outcomes.items()
@@ -190,7 +211,12 @@ def sharing(run: Run) -> Sequence[Measure]:
     with scheduled_from(run.scaled(MANY_ROWS) if run.scale < 1 else MANY_ROWS):
         found = contest(run, DISTRIBUTIONS[SMALL_LARGE])
     rate = found.rows / statistics.median(found.samples[SHARED])
-    notes = {"rows": found.rows, "results": dict(found.results), "apart": dict(found.apart)}
+    notes = {
+        "rows_per_second_and_stream": found.rate,
+        "rows": found.rows,
+        "results": dict(found.results),
+        "apart": dict(found.apart),
+    }
     return [
         Measure("seven joins, shared: rows a second", rate, "/s", None, found.samples, notes),
         *(_over(found, other) for other in (ALONE, STREAMING)),

@@ -1,6 +1,7 @@
 """Thousands of standing queries that share passes, panes and SteMs, against the same queries one by one.
 
 selections   1 to 10,000 selections on one stream, every row for about ten of them: rows a second; 1,000 on Spark
+fanout       all subscribers of 1,000 and of 10,000 selections: from the insert until each has its rows
 adding       one more query, and one fewer, where there are 10,000; what the next basket then takes
 aggregates   100 aggregates with other windows, slides and predicates: together, each by itself, each on Spark
 filters      codes by tables and by binary search; grouped filters in NumPy and as expressions of Spark
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -37,6 +39,7 @@ from _sharing import (
     created,
     database,
     fixed,
+    jobs_of,
     matcher,
     race,
     selection_rows,
@@ -144,6 +147,38 @@ def _selection_measures(run: Run, samples: Mapping[str, Sequence[float]], rows: 
     flat = ratio(samples, few, most)
     name = f"selections, {counts[4]:,}: rows a second over those at {counts[2]:,}"
     return [*measures, Measure(name, flat, "×", at_least(1 / 3))]
+
+
+def fanout(run: Run) -> Sequence[Measure]:
+    """From the insert of a small basket until every subscriber has read its rows."""
+    found = [(count, *_handed(run, count)) for count in _counts(run)[3:]]
+    return [
+        Measure(f"{count:,} subscribers: until all have read a small basket", _ms(taken), "ms", None,
+                {"basket": taken}, {"deliveries": deliveries, "spark_jobs": jobs})
+        for count, taken, deliveries, jobs in found
+    ]  # fmt: skip
+
+
+def _handed(run: Run, count: int) -> tuple[list[float], int, int]:
+    """How long baskets took until all had read theirs, how many deliveries they read, and what jobs that took."""
+    asked, baskets = askings(count), selection_rows(run.scaled(1_000, 50), WARM + REPEATS)
+    with database(run.folder / str(count)) as db:
+        created(db, asked)
+        subscribed = [db.subscribe(f"q{number}", timeout=60) for number in range(count)]
+        before, deliveries, taken = jobs_of(db), 0, list[float]()
+        for basket in baskets:
+            due = [one.ids(basket) for one in asked]
+            started = time.perf_counter()
+            db.insert("s", basket)
+            db.drain()
+            for subscription, mine in zip(subscribed, due, strict=True):
+                given = 0
+                while given < len(mine):
+                    given += next(subscription).to_arrow().num_rows
+                    deliveries += 1
+            taken.append(time.perf_counter() - started)
+        check_selections(db, asked, pa.concat_tables(baskets))
+        return taken[WARM:], deliveries, jobs_of(db) - before
 
 
 def adding(run: Run) -> Sequence[Measure]:
@@ -407,6 +442,7 @@ def _plot(run: Run, name: str, across: str, up: str, lines: Mapping[str, Sequenc
 
 PARTS = {
     "selections": selections,
+    "fanout": fanout,
     "adding": adding,
     "aggregates": aggregates,
     "filters": filters,

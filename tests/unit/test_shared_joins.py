@@ -174,6 +174,63 @@ def test_a_stem_is_filled_once_and_the_eddy_does_not_forget(
     assert stem_rows(three) < 60
 
 
+def test_the_eddy_learns_which_stem_lets_least_pass(three: Database) -> None:
+    """Rows of r meet one of s in ten, and each of u."""
+    texts = "JOIN s [INTERVAL {0}] y ON x.k = y.k JOIN u [INTERVAL {0}] z ON x.k = z.k"
+    for length in (3, 4):
+        three.sql(f"CREATE CONTINUOUS QUERY q{length} AS SELECT x.t FROM r [INTERVAL {length}] x "
+                  f"{texts.format(length)} EMIT NEW")  # fmt: skip
+    first = Counter[str]()
+    for t in range(0, 200, 10):
+        insert(three, "s", (0, 0, t))
+        insert(three, "u", *((k, 0, t) for k in range(10)))
+        advance(three, "su", t + 9)
+        insert(three, "r", *((k, 0, t + 1) for k in range(10)))
+        advance(three, "r", t + 9)
+        three.drain()
+        [family] = three._engine.queries.joining.families.values()
+        first[family.order[0]] += 1
+    shown = {row[1]: row for row in three.sql("SHOW EDDY").fetchall() if row[1].startswith("SteM")}
+    assert shown["SteM of s on k"][5] > shown["SteM of u on k"][5]
+    assert shown["SteM of s on k"][6] < shown["SteM of u on k"][6]
+    assert first["1.k"] > 15
+    assert len(had(three, "q3")) == 20
+
+
+def test_filters_of_a_join_are_shown_in_the_order_in_which_rows_went_through_them(three: Database) -> None:
+    """No row passes `b`, and `a` comes first in the alphabet; what was learnt outlives who comes and goes."""
+    for length in range(3, 9):
+        join(three, f"q{length}", length=length, more="WHERE x.a >= 0 AND x.b > 1")
+        for t in range(5):
+            for stream in "rs":
+                insert(three, stream, (1, 0, 10 * length + t))
+        three.drain()
+    [family] = three._engine.queries.joining.families.values()
+    assert len(family.runs) == 6
+    shown = sorted((row[3], row[1]) for row in three.sql("SHOW EDDY").fetchall() if row[0] == "r")
+    assert [name for _, name in shown] == [f"grouped filter on {name}" for name in family.orders[0]]
+    assert family.orders[0] == ["b", "a"]
+    told = [row[0] for row in three.sql("EXPLAIN SHARED q3").fetchall()]
+    assert [line.split(":")[1] for line in told if line.startswith("  r: ")] == [f" {name}" for _, name in shown]
+
+
+def test_of_joins_with_tests_one_that_raises_fails_alone(three: Database) -> None:
+    join(three, "wrong", more="WHERE CAST(x.w AS INT) > y.a")
+    for length in (3, 4, 6):
+        join(three, f"q{length}", length=length, more="WHERE upper(x.w) = upper(y.w)" if length == 6 else "")
+    for t in (1, 20):
+        for stream in "rs":
+            insert(three, stream, (1, 0, t))
+        advance(three, "rs", t + 5)
+        three.drain()
+    status = {row[0]: row[2] for row in three.sql("SHOW QUERIES").fetchall()}
+    assert status == {"wrong": "failed", "q3": "running", "q4": "running", "q6": "running"}
+    for name in ("q3", "q4", "q6"):
+        assert had(three, name) == [(1, (0, 0)), (20, (0, 0))]
+    [family] = three._engine.queries.joining.families.values()
+    assert len(family.runs) == 3
+
+
 def test_more_combinations_than_a_step_may_find_are_for_spark(
     three: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

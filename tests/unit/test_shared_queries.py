@@ -224,6 +224,7 @@ def test_large_baskets_go_to_sparks_tasks(s: Database, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("executor", ["auto", "spark_sql"])
 def test_a_basket_costs_as_many_jobs_for_a_thousand_queries_as_for_one(s: Database, executor: str) -> None:
+    """And each of their subscribers gets what its query asks for."""
     s.sql(f"SET executor = {executor}")
     costs, made = [], 0
     for count in (1, 10, 1_000):
@@ -231,10 +232,18 @@ def test_a_basket_costs_as_many_jobs_for_a_thousand_queries_as_for_one(s: Databa
             where = f"a = {made % 10} AND b < {made % 7}"
             s.sql(f"CREATE CONTINUOUS QUERY q{made} AS SELECT a, t FROM s WHERE {where}")
             made += 1
-        before = jobs(s.spark)
-        s.insert("s", some_rows(Random(count), 50, count))
+        subscribed = [s.subscribe(f"q{number}", timeout=60) for number in range(count)]
+        rows, before = some_rows(Random(count), 50, count), jobs(s.spark)
+        s.insert("s", rows)
         s.drain()
         costs.append(jobs(s.spark) - before)
+        for number, one in enumerate(subscribed):
+            mine = [(r[0], r[4]) for r in rows if r[0] == number % 10 and r[1] is not None and r[1] < number % 7]
+            given: list[Row] = []
+            while len(given) < len(mine):
+                given += next(one).fetchall()
+            assert given == mine
+            one.close()
     assert costs == ([0, 0, 0] if executor == "auto" else [1, 1, 1])
 
 

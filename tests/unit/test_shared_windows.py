@@ -397,7 +397,7 @@ def test_merges_that_only_spark_can_do_are_as_many_jobs_for_two_as_for_nine(db: 
 def test_what_spark_merges_together_is_what_it_merges_alone(
     opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    story = a_story(11, (spread,), ("s",), 12)
+    story = a_story(11, (spread,), ("s",), 8)
     with monkeypatch.context() as patched:
         patched.setattr(chorus, "key_of", lambda *_: None)
         with opened("alone") as db:

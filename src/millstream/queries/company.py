@@ -131,14 +131,14 @@ class Company:
             return
         yield f"Shared {_others(len(family.runs))}: one SteM for each stream, one commit for each basket"
         yield from _numbered(self._probes(family))
-        for leaf, name in enumerate(names):
-            for operator in _filters(family.selections[leaf].ready(), family.filters[leaf], ()):
-                yield f"  {name}: {operator}"
+        yield from _filtered(family, names)
 
     def _slices(self, query: TableInfo, join: Join) -> Iterator[str]:
         windows = sorted({size_of(r) for r in join.runs.values()})
         yield f"Shared {_others(len(join.runs))}: one join, cut into {counted(len(windows), 'slice')}"
         yield f"  Scheduled by {self.scheduled.policy_of(join.key)}: {_span(windows, join)}"
+        if join.cast is not None:
+            yield from _filtered(join.cast, self._leaves(join.streams))
         held = f"{counted(sum(join.buffered.values()), 'row')}, {join.buffer_bytes:,} bytes"
         yield f"  Buffers: {held}; beside them {join.extra_bytes:,} bytes"
         told = join.responses[query.id]
@@ -168,6 +168,9 @@ class Company:
             if predicates > 1:
                 own = f"rows with {part.where}" if part.where else "every row"
                 yield f"    of {own}, {_others(wheres[alike, part.where])}; {predicates:,} predicates in all"
+        asked = self.choirs.filters.get((plan.streams[0], self.choirs.needs_spark(choir[0])))
+        if asked is not None:
+            yield from _numbered(_filters(asked.matcher, asked.policy, asked.order))
 
     def _reason(self, query: TableInfo, plan: QueryPlan) -> str:
         run = self.runs.get(query.id)
@@ -201,11 +204,15 @@ class Company:
         for (stream_id, _), asked in self.choirs.filters.items():
             found += self._shown(self._name(stream_id), _filters(asked.matcher, asked.policy, asked.order))
         for family in self.joining.families.values():
-            names = self._leaves(family.streams)
-            found += self._shown(", ".join(names), self._probes(family))
-            for leaf, name in enumerate(names):
-                found += self._shown(name, _filters(family.selections[leaf].ready(), family.filters[leaf], ()))
+            found += self._shown(", ".join(self._leaves(family.streams)), self._probes(family))
+            found += self._shown_filters(family)
+        for join in self.scheduled.joins.values():
+            found += self._shown_filters(join.cast) if join.cast is not None else []
         return found
+
+    def _shown_filters(self, family: Family) -> list[Shown]:
+        names = enumerate(self._leaves(family.streams))
+        return [shown for leaf, name in names for shown in self._shown(name, _filters_of(family, leaf))]
 
     def joins(self) -> list[Joined]:
         """For SHOW JOINS: each query of a join that is scheduled, with its response times in seconds."""
@@ -325,6 +332,17 @@ def _filters(matcher: Matcher, policy: Policy, last: Sequence[str]) -> list[Oper
         Operator(f"grouped filter on {name}", "term", len(matcher.filters[name].terms), *_learnt(policy, name))
         for name in order
     ]
+
+
+def _filters_of(family: Family, leaf: int) -> list[Operator]:
+    """The grouped filters of a leaf of a join."""
+    return _filters(family.selections[leaf].ready(), family.filters[leaf], family.orders[leaf])
+
+
+def _filtered(family: Family, names: Sequence[str]) -> Iterator[str]:
+    """The grouped filters of all leaves, which have names."""
+    for leaf, name in enumerate(names):
+        yield from (f"  {name}: {operator}" for operator in _filters_of(family, leaf))
 
 
 def _learnt(policy: Policy, name: str) -> tuple[float, float | None]:

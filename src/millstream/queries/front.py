@@ -279,9 +279,10 @@ class ContinuousQueries:
         """How the order of shared operators is chosen from now on."""
         with self._lock:
             self.together.policy = name
-            casts = [join.cast for join in self.scheduled.joins.values() if join.cast is not None]
-            for family in (*self.joining.families.values(), *casts):
+            for family in self.joining.families.values():
                 family.decide_by(self.together.new_policy)
+            for join in self.scheduled.joins.values():
+                join.decide_by(self.together.new_policy)
             self.chorus.decide_by(self.together.new_policy)
 
     @property

@@ -83,6 +83,9 @@ class Family:
     policy: Policy
     selections: list[Selections] = field(default_factory=list)
     filters: list[Policy] = field(default_factory=list)
+    """For each leaf: who chooses the order of its grouped filters."""
+    orders: list[list[str]] = field(default_factory=list)
+    """And the last order in which rows went through them."""
     alive: list[Bits] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
     """The SteMs in the order of the last probes."""
@@ -99,14 +102,17 @@ class Family:
         leaves = range(len(self.streams))
         return [max(r.plan.windows[shared_of(r).leaves[i].window].length for r in self.runs) for i in leaves]
 
-    def select(self, schemas: Sequence[pa.Schema], make_policy: Callable[[], Policy]) -> None:
-        """Make the grouped filters; `schemas` are those of the leaves' rows."""
+    def select(
+        self, schemas: Sequence[pa.Schema], make_policy: Callable[[], Policy], known: Sequence[Policy] = ()
+    ) -> None:
+        """Make the grouped filters; `schemas` are those of the leaves' rows, `known` is who chose so far."""
         for leaf, schema in enumerate(schemas):
             chosen = Selections({f.name: f.type for f in schema})
             for number, run in enumerate(self.runs):
                 chosen.add(number, shared_of(run).leaves[leaf].selection)
             self.selections.append(chosen)
-            self.filters.append(make_policy())
+        self.filters = list(known) or [make_policy() for _ in schemas]
+        self.orders = [[] for _ in schemas]
 
     def forget_rows(self, stream: int) -> None:
         """A stream's SteM is filled anew."""
@@ -123,8 +129,9 @@ class Family:
         """For whom rows of a leaf may be."""
         matcher, made = self.selections[leaf].ready(), np.zeros((len(ids), len(self.runs)), bool)
         if matcher.filters:
-            for _, found in some_by_policy(matcher, rows, self.filters[leaf]):
+            for order, found in some_by_policy(matcher, rows, self.filters[leaf]):
                 made[found.rows, found.queries] = True
+                self.orders[leaf] = order
         else:
             # Nobody looks at any value, so one row is like the next.
             made[:, matcher.match(rows.slice(0, 1), ()).queries] = True
@@ -281,7 +288,8 @@ class Joining:
         streams, equalities = key
         policy = self._make_policy() if known is None else known.policy
         family = Family(streams, equalities, runs, policy)  # type: ignore[arg-type]
-        family.select([self._stems[stream].rows.schema for stream in family.streams], self._make_policy)
+        schemas = [self._stems[stream].rows.schema for stream in family.streams]
+        family.select(schemas, self._make_policy, () if known is None else known.filters)
         family.alive = [np.zeros((0, -(-len(runs) // 8)), np.uint8) for _ in family.streams]
         return family
 

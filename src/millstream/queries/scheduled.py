@@ -104,6 +104,9 @@ class Join:
     runs: dict[int, Run] = field(default_factory=dict)
     """Its queries as they are now; turns know whom they are for."""
     cast: Family | None = None
+    """Its queries as newer turns know them, with their grouped filters; None when somebody has come or gone."""
+    filters: Sequence[Policy] = ()
+    """By whom grouped filters were ordered in the cast before."""
     turns: list[Turn] = field(default_factory=list)
     of_batch: dict[int, Turn] = field(default_factory=dict)
     responses: dict[int, Responses] = field(default_factory=dict)
@@ -143,10 +146,22 @@ class Join:
             return
         self.schedule.remove(str(query))
         self.front.unanswered.pop(query, None)
-        self.cast = None
+        self.recast()
         for turn in self.turns:
             turn.waiting.discard(query)
         self.tidy()
+
+    def recast(self) -> None:
+        """Somebody has come or gone; what was learnt of grouped filters is kept."""
+        if self.cast is not None:
+            self.filters = self.cast.filters
+        self.cast = None
+
+    def decide_by(self, make_policy: Callable[[], Policy]) -> None:
+        """Let other policies choose the order of grouped filters from now on."""
+        self.filters = ()
+        if self.cast is not None:
+            self.cast.decide_by(make_policy)
 
     def tidy(self) -> None:
         """Forget turns that nobody waits for."""
@@ -288,7 +303,7 @@ class Scheduled:
             seen.born_time = None
         join.schedule.add(str(run.query.id), size_of(run))
         join.responses.setdefault(run.query.id, Responses())
-        join.cast = None
+        join.recast()
 
     def _by_clock(self, streams: Iterable[int]) -> list[int]:
         """The streams whose time is the time of arrival."""
@@ -360,7 +375,7 @@ class Scheduled:
             join.cast = Family(join.streams, join.equalities, list(join.runs.values()), self._make_policy())
             schemas = [look.tables[s].schema.arrow for s in join.streams]
             lowered = [pa.schema([f.with_name(f.name.lower()) for f in schema]) for schema in schemas]
-            join.cast.select(lowered, self._make_policy)
+            join.cast.select(lowered, self._make_policy, join.filters)
         return join.cast
 
     def _note_arrivals(self, found: Mapping[int, object]) -> None:
