@@ -139,6 +139,8 @@ def test_the_policy_that_is_set_is_that_of_aggregates_too(db: Database) -> None:
     assert (len(before.predicates), len(now.predicates)) == (2, 3)
     assert now.policy is before.policy
     assert [row[1].split()[-1] for row in shown()] == list(now.order)
+    told = [row[0].split(":")[0] for row in db.sql("EXPLAIN SHARED q2").fetchall()][-2:]
+    assert told == [f"  {place}. grouped filter on {name}" for place, name in enumerate(now.order, start=1)]
     db.sql("SET eddy = fixed")
     assert {(row[2], row[5], row[6]) for row in shown()} == {("fixed", 0.0, None)}
     basket(9)
