@@ -208,6 +208,15 @@ def test_small_baskets_of_proven_types_need_no_job_at_all(events: Database) -> N
     assert found == expected(events, QUERY, rows(50))
 
 
+def test_a_constant_beside_a_narrow_number_is_an_int_without_spark_too(db: Database) -> None:
+    db.sql("CREATE STREAM narrow (y TINYINT, ts TIMESTAMP) TIMESTAMP BY ts")
+    db.sql("CREATE CONTINUOUS VIEW v AS SELECT max(y * 2 + 1) AS x, sum(coalesce(y, 0) + 100) AS z FROM narrow")
+    before = jobs(db.spark)
+    db.insert("narrow", [(127, START), (None, START)])
+    assert read(db, "v") == [(255, 327)]
+    assert jobs(db.spark) == before
+
+
 def test_a_file_of_seen_and_unseen_rows_is_read_in_part(events: Database) -> None:
     events.sql(f"CREATE CONTINUOUS VIEW v AS {QUERY}")
     events.insert("events", rows(20))

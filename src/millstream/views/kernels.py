@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from millstream.execute import kernel, translate
@@ -24,8 +25,6 @@ from millstream.views.merging import Done
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
-
-    import pyarrow as pa
 
     from millstream.catalog.records import DataFile, TableInfo
     from millstream.execute.passes import Pass
@@ -218,7 +217,9 @@ class Kernels:
                 files, THREADS, {n: _rest(s) for n, s in used.items() if _has_rest(s)}
             ) as connection:
                 found: pa.Table = connection.execute(words).to_arrow_table()
-                return found
+                # A sum is wider in DuckDB; Spark tells of one that is too large for its column.
+                columns = [c.cast(t) for c, t in zip(found.columns, types, strict=True)]
+                return pa.table(columns, found.column_names)
         except kernel.failures():
             return None
 
