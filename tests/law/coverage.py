@@ -38,6 +38,7 @@ class Coverage:
         self.cases = 0
         self.reads: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
+        self.jobs: Counter[str] = Counter()
         self._triples: Counter[tuple[str, str, str]] = Counter()
         self._singles: Counter[tuple[str, str]] = Counter()
         self._pairs: dict[str, Counter[tuple[str, str]]] = {"aggregate": Counter(), "shape": Counter()}
@@ -57,6 +58,7 @@ class Coverage:
         yield f"{self.cases} cases; reads judged: " + ", ".join(
             f"{n} by {who}" for who, n in sorted(self.reads.items())
         )
+        yield "jobs of the kernel: " + ", ".join(f"{n} over {what}" for what, n in sorted(self.jobs.items()))
         yield f"{len(self._triples)} combinations of aggregate, join and shape"
         yield from (f"left out: {n} cases: {why}" for why, n in self.left_out.items())
         yield "joins: " + ", ".join(f"{letter(i)} {join}" for i, join in enumerate(JOINS))

@@ -14,17 +14,21 @@ from functools import singledispatchmethod
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.law.compare import Answer, difference, type_difference
 from tests.law.data import values_clause
-from tests.law.grammar import Change, Create, Feed, Insert, Query, Read, Reopen, Upkeep
+from tests.law.grammar import Change, Create, Feed, Insert, Query, Read, Reopen, Switch, Upkeep
 from tests.law.pieces import placed
 from tests.law.reference import DuckReference, Past, SparkReference, Start, expected
 from tests.law.shapes import FUNCTION, PYTHON, mix
+from tests.law.ways import way_of
 
 if TYPE_CHECKING:
     from millstream.database import Database
     from tests.law.coverage import Coverage
     from tests.law.grammar import Step
+    from tests.law.ways import Way, Work
 
 SAMPLE = 0.1
 """This part of all reads is judged by Spark."""
@@ -61,8 +65,17 @@ def view_text(query: Query) -> str:
 class Run:
     """One feed in one database."""
 
-    def __init__(self, feed: Feed, open_database: Open, coverage: Coverage, sample: float = SAMPLE) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        open_database: Open,
+        coverage: Coverage,
+        sample: float = SAMPLE,
+        way: Way | None = None,
+    ) -> None:
         self.feed = feed
+        self.way = way or way_of(feed.seed)
+        self.executor = EXECUTORS[feed.seed % 2]
         self.failures: dict[int, Failure] = {}
         self.ended: str | None = None
         self._open = open_database
@@ -79,8 +92,15 @@ class Run:
     def is_lawful(self) -> bool:
         return not self.failures and self.ended is None
 
-    def run(self) -> None:
-        """Everything that happens in the feed."""
+    def run(self) -> Work:
+        """Everything that happens in the feed; gives what was seen of the work."""
+        with pytest.MonkeyPatch.context() as patch:
+            work = self.way.take(patch)
+            self._run()
+        self._coverage.jobs.update(work.jobs)
+        return work
+
+    def _run(self) -> None:
         self._connect()
         try:
             self._prepare()
@@ -95,8 +115,8 @@ class Run:
             self._coverage.add(query)
 
     def _connect(self) -> None:
-        self._db = self._open()
-        self._db.sql(f"SET executor = {EXECUTORS[self.feed.seed % 2]}")
+        self._db = self.way.opened(self._open())
+        self._db.sql(f"SET executor = {self.executor}")
         self._spark.db = self._db
         register = getattr(self._db, "create_function", None)
         if register is not None:
@@ -157,6 +177,12 @@ class Run:
     def _upkeep(self, _: Upkeep) -> None:
         self._happened.append("upkeep")
         self._db.drain()
+
+    @_do.register
+    def _switch(self, _: Switch) -> None:
+        self.executor = next(e for e in EXECUTORS if e != self.executor)
+        self._happened.append(self.executor)
+        self._db.sql(f"SET executor = {self.executor}")
 
     @_do.register
     def _reopen(self, _: Reopen) -> None:

@@ -91,7 +91,12 @@ class Reopen:
     """The database is closed and opened again."""
 
 
-Step = Create | Insert | Change | Read | Upkeep | Reopen
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The other executor goes on with the states that are there."""
+
+
+Step = Create | Insert | Change | Read | Upkeep | Reopen | Switch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from millstream.execute import kernel
+from millstream.execute.kernel import Old
 from millstream.plan.incremental import Part, Partial
 from millstream.rewrite import aggregates, block
 from millstream.rewrite.aggregates import ByValues, Decomposed
 from millstream.storage import state
 from millstream.views.keeping import Keeper
+from millstream.views.kernels import Kernels
 from tests.law.feed import Run, only
 from tests.law.grammar import a_feed
+from tests.law.ways import IN_TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.planted
 SEED, VIEWS = 2, 6
-"""So many views of the feed that have to do with the bug are asked."""
+"""So many views of the feed that have to do with the bug are asked, all of them in tasks."""
 
 
 def _entry(name: str, **changed: Any) -> Plant:
@@ -101,6 +105,25 @@ def _having_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(block, "_read_state", wrong)
 
 
+def _a_share_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """The last of several tasks takes no rows."""
+    bucket = kernel.bucket
+
+    def wrong(keys: Any, number: int, of: int) -> str | None:
+        return "false" if number and number == of - 1 else bucket(keys, number, of)
+
+    patch.setattr(kernel, "bucket", wrong)
+
+
+def _all_state_for_one_task(patch: pytest.MonkeyPatch) -> None:
+    """The first task merges all that is there, the others their own rows with nothing."""
+
+    def wrong(self: Kernels, table: Any, pieces: Any, _: Any) -> tuple[Old, ...]:
+        return tuple(Old(str(self._lake.folder(table) / file.path), 0) for file in pieces)
+
+    patch.setattr(Kernels, "_old", wrong)
+
+
 def _rows_counted_as_values(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(aggregates.DISTINCT, "count", ByValues("sum({c})", "0L"))
 
@@ -108,7 +131,7 @@ def _rows_counted_as_values(patch: pytest.MonkeyPatch) -> None:
 BUGS: dict[str, tuple[Plant, str]] = {
     "counts merge by the largest": (
         _entry("count", partials=(("count({all}){f}", "max({0})"),)),
-        "aggregate:count",
+        "aggregate:count(*)",
     ),
     "sums keep one of the partials": (
         _entry("sum", partials=(("sum({0}){f}", "any_value({0})"),)),
@@ -130,6 +153,8 @@ BUGS: dict[str, tuple[Plant, str]] = {
         _entry("bit_xor", partials=(("bit_xor({0}){f}", "bit_or({0})"),)),
         "aggregate:bit_xor",
     ),
+    "a task loses its share": (_a_share_is_lost, "aggregate:count"),
+    "one task takes the state of all": (_all_state_for_one_task, "aggregate:count"),
     "values are counted as often as they came": (_rows_counted_as_values, "aggregate:count(DISTINCT)"),
 }
 
@@ -152,7 +177,7 @@ def test_a_planted_bug_is_found(
     numbers = concerned(feed, label)
     assert numbers, f"no view of seed {SEED} has to do with {label}"
     plant(monkeypatch)
-    run = Run(only(feed, numbers), open_database, coverage)
+    run = Run(only(feed, numbers), open_database, coverage, way=IN_TASKS)
     run.run()
     wrong = [f for f in run.failures.values() if f.what.startswith("not what")]
     assert wrong, f"{len(numbers)} views gave no wrong answer: {bug}\n{run.report()}"
