@@ -124,11 +124,12 @@ def is_averaged(term: Term) -> bool:
 
 def is_small(term: Term) -> bool:
     """For sums of squares: small numbers."""
-    return term.type in (Type.INT, Type.DOUBLE) and not term.has_nan and not term.is_large
+    is_of_type = term.type.is_narrow or term.type in (Type.INT, Type.DOUBLE)
+    return is_of_type and not term.has_nan and not term.is_large
 
 
 def is_whole(term: Term) -> bool:
-    return term.type.is_whole
+    return term.type.is_whole or term.type.is_narrow
 
 
 def is_scalar(term: Term) -> bool:
@@ -144,7 +145,7 @@ def its_type(term: Term) -> Type:
 
 
 def summed(term: Term) -> Type:
-    return Type.LONG if term.type.is_whole else term.type
+    return Type.LONG if is_whole(term) else term.type
 
 
 def long(_: Term) -> Type:
@@ -287,6 +288,24 @@ def judged_by_all(
     return Measure(replace(said, plain=every.plain, duck=every.duck), term.type, match, is_exact=False)
 
 
+def any_value(call: str) -> Maker:
+    """Judged by all values, nulls too, which `collect_list` keeps inside of structures alone."""
+
+    def make(rng: Random, source: Source, condition: Sql | None) -> Measure | None:
+        term = column(rng, source, is_scalar)
+        if term is None:
+            return None
+        said = filtered(sql(call, x=term.sql), condition)
+        every = filtered(sql("collect_list(struct({x} AS v))", x=term.sql), condition)
+        foreign = filtered(sql("list({x})", x=term.sql), condition).duck
+        text = replace(
+            said, plain=f"transform({every.plain}, s -> s.v)", duck=foreign and f"coalesce({foreign}, [])"
+        )
+        return Measure(text, term.type, Match(Kind.ANY), is_exact=False)
+
+    return make
+
+
 def collect(spark: str, duck: str) -> Maker:
     def make(rng: Random, source: Source, condition: Sql | None) -> Measure | None:
         term = column(rng, source, is_scalar)
@@ -306,15 +325,19 @@ def collected(term: Term, condition: Sql | None, spark: str, duck: str) -> Sql:
 
 
 SKETCH = Match(Kind.SKETCH)
+SPREADS = ("stddev_pop", "stddev_samp", "var_pop", "var_samp")
 
 
-def approx_count_distinct(rng: Random, source: Source, condition: Sql | None) -> Measure | None:
-    term = column(rng, source, is_scalar)
-    if term is None:
-        return None
-    exact = filtered(sql("count(DISTINCT {x})", x=term.sql), condition)
-    said = filtered(sql("approx_count_distinct({x})", x=term.sql), condition)
-    return Measure(replace(exact, view=said.view), Type.LONG, SKETCH, is_exact=False)
+def approx_count_distinct(call: str) -> Maker:
+    def make(rng: Random, source: Source, condition: Sql | None) -> Measure | None:
+        term = column(rng, source, is_scalar)
+        if term is None:
+            return None
+        exact = filtered(sql("count(DISTINCT {x})", x=term.sql), condition)
+        said = filtered(sql(call, x=term.sql), condition)
+        return Measure(replace(exact, view=said.view), Type.LONG, SKETCH, is_exact=False)
+
+    return make
 
 
 AGGREGATES: tuple[Aggregate, ...] = (
@@ -347,15 +370,27 @@ AGGREGATES: tuple[Aggregate, ...] = (
     Aggregate("last", by_time("last", "max_by", "arg_max_null")),
     Aggregate("count(DISTINCT)", simple("count(DISTINCT {x})", is_scalar, long), is_plain=True),
     Aggregate("count(DISTINCT a, b)", count_distinct_pairs),
+    Aggregate("min(DISTINCT)", simple("min(DISTINCT {x})", is_scalar, its_type)),
+    Aggregate("max(DISTINCT)", simple("max(DISTINCT {x})", is_scalar, its_type)),
     Aggregate("sum(DISTINCT)", simple("sum(DISTINCT {x})", is_number, summed)),
     Aggregate("avg(DISTINCT)", simple("avg(DISTINCT {x})", is_averaged, double, FLOAT)),
-    Aggregate("approx_count_distinct", approx_count_distinct),
+    *(Aggregate(f"{s}(DISTINCT)", simple(f"{s}(DISTINCT {{x}})", is_small, double, VARIANCE)) for s in SPREADS),
+    Aggregate("bool_and(DISTINCT)", of_condition("bool_and(DISTINCT {x})", "bool_and(DISTINCT {x})")),
+    Aggregate("bool_or(DISTINCT)", of_condition("bool_or(DISTINCT {x})", "bool_or(DISTINCT {x})")),
+    Aggregate("bit_and(DISTINCT)", simple("bit_and(DISTINCT {x})", is_whole, its_type)),
+    Aggregate("bit_or(DISTINCT)", simple("bit_or(DISTINCT {x})", is_whole, its_type)),
+    Aggregate("any_value", any_value("any_value({x})")),
+    Aggregate("any_value(DISTINCT)", any_value("any_value(DISTINCT {x})")),
+    Aggregate("approx_count_distinct", approx_count_distinct("approx_count_distinct({x})")),
+    Aggregate("approx_count_distinct(DISTINCT)", approx_count_distinct("approx_count_distinct(DISTINCT {x})")),
     Aggregate("percentile", percentile),
     Aggregate("median", simple("median({x})", is_clean_number, double, FLOAT, "median(CAST({x} AS DOUBLE))")),
     Aggregate("percentile_approx", percentile_approx),
     Aggregate("collect_list", collect("collect_list({x})", "list({x})")),
     Aggregate("array_agg", collect("array_agg({x})", "list({x})")),
+    Aggregate("collect_list(DISTINCT)", collect("collect_list(DISTINCT {x})", "list(DISTINCT {x})")),
     Aggregate("collect_set", collect("collect_set({x})", "list(DISTINCT {x})")),
+    Aggregate("collect_set(DISTINCT)", collect("collect_set(DISTINCT {x})", "list(DISTINCT {x})")),
     Aggregate("mode", mode),
 )
 

@@ -133,6 +133,11 @@ def among_the_most_frequent(match: Match, found: Any, expected: Any) -> bool:
     return found is not None and counts[found] == max(counts.values())
 
 
+def among_all(match: Match, found: Any, expected: Any) -> bool:
+    del match
+    return countable(found) in map(countable, expected) if expected else found is None
+
+
 def near_the_rank(match: Match, found: Any, expected: Any) -> bool:
     """A value of the data whose ranks reach the wanted one, give or take the error."""
     values = sorted(expected)
@@ -154,12 +159,13 @@ JUDGES: dict[Kind, Callable[[Match, Any, Any], bool]] = {
     Kind.FLOAT: closely,
     Kind.VARIANCE: closely,
     Kind.BAG: in_any_order,
+    Kind.ANY: among_all,
     Kind.MODE: among_the_most_frequent,
     Kind.QUANTILE: near_the_rank,
     Kind.SKETCH: near_the_count,
 }
 
-BETWEEN_REFERENCES = {Kind.MODE: Kind.BAG, Kind.QUANTILE: Kind.BAG, Kind.SKETCH: Kind.EXACT}
+BETWEEN_REFERENCES = {Kind.ANY: Kind.BAG, Kind.MODE: Kind.BAG, Kind.QUANTILE: Kind.BAG, Kind.SKETCH: Kind.EXACT}
 
 
 def as_references(outs: Sequence[Out]) -> tuple[Out, ...]:
@@ -174,6 +180,6 @@ def type_difference(found: Answer, expected: Answer, outs: Sequence[Out]) -> str
     wrong = [
         f"{out.name} is {f} instead of {e}"
         for out, f, e in zip(outs, found.types, expected.types, strict=True)
-        if f != e and out.match.kind not in (Kind.MODE, Kind.QUANTILE)
+        if f != e and out.match.kind not in (Kind.ANY, Kind.MODE, Kind.QUANTILE)
     ]
     return "    types: " + ", ".join(wrong) if wrong else None

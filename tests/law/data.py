@@ -26,6 +26,8 @@ FIRST_DAY = date(2024, 1, 1)
 TIME, SEQUENCE, UNIQUE = "ts", "n", "u"
 
 ARROW = {
+    Type.BYTE: pa.int8(),
+    Type.SHORT: pa.int16(),
     Type.INT: pa.int32(),
     Type.LONG: pa.int64(),
     Type.DOUBLE: pa.float64(),
@@ -37,6 +39,8 @@ ARROW = {
 }
 
 KEY_VALUES: dict[Type, list[Any]] = {
+    Type.BYTE: [1, 2, 127, 0, -128],
+    Type.SHORT: [1, 300, 0, 2, -32768],
     Type.INT: [1, 2, 0, 3, -1, 5, 4],
     Type.LONG: [2, 1, 2**40, 0, -5],
     Type.DOUBLE: [0.5, 0.0, -1.25, 3.0],
@@ -48,6 +52,8 @@ KEY_VALUES: dict[Type, list[Any]] = {
 }
 
 MEASURES: dict[Type, Callable[[Random], Any]] = {
+    Type.BYTE: lambda rng: rng.randint(-128, 127),
+    Type.SHORT: lambda rng: rng.randint(-32768, 32767),
     Type.INT: lambda rng: rng.randint(-100, 100),
     Type.LONG: lambda rng: rng.randint(-(2**40), 2**40),
     Type.DOUBLE: lambda rng: rng.randint(-4096, 4096) / 8,
@@ -59,6 +65,8 @@ MEASURES: dict[Type, Callable[[Random], Any]] = {
 }
 
 LETTERS = {
+    Type.BYTE: "y",
+    Type.SHORT: "h",
     Type.INT: "i",
     Type.LONG: "l",
     Type.DOUBLE: "f",
@@ -139,8 +147,9 @@ def a_schema(rng: Random) -> list[Column]:
     return rng.sample(found, len(found))
 
 
-OTHER_KEYS = [Type.LONG, Type.DOUBLE, Type.TEXT, Type.BOOL, Type.DATE, Type.TIME, Type.DECIMAL]
-OTHER_MEASURES = [Type.LONG, Type.TEXT, Type.BOOL, Type.DATE, Type.TIME, Type.DECIMAL]
+NARROW = [Type.BYTE, Type.SHORT]
+OTHER_KEYS = [*NARROW, Type.LONG, Type.DOUBLE, Type.TEXT, Type.BOOL, Type.DATE, Type.TIME, Type.DECIMAL]
+OTHER_MEASURES = [*NARROW, Type.LONG, Type.TEXT, Type.BOOL, Type.DATE, Type.TIME, Type.DECIMAL]
 
 
 def nulls(rng: Random) -> float:

@@ -6,6 +6,7 @@ added only. Results that may differ in the last digit are never made here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.law.data import KEY_VALUES, MEASURES, literal
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
+NARROW = [
+    ("({x} + 3)", Type.INT),
+    ("({x} * 2)", Type.INT),
+    ("({x} % 3)", Type.INT),
+    ("coalesce({x}, 0)", Type.INT),
+    ("CAST({x} AS BIGINT)", Type.LONG),
+    ("CAST({x} AS DOUBLE)", Type.DOUBLE),
+]
 FORMS: dict[Type, list[tuple[str, Type]]] = {
+    Type.BYTE: NARROW,
+    Type.SHORT: NARROW,
     Type.INT: [
         ("({x} + 3)", Type.INT),
         ("({x} * 2)", Type.INT),
@@ -42,8 +53,18 @@ FORMS: dict[Type, list[tuple[str, Type]]] = {
         ("CASE {x} WHEN 'a' THEN 1 WHEN 'b' THEN 2 END", Type.INT),
     ],
     Type.BOOL: [("(NOT {x})", Type.BOOL), ("CAST({x} AS INT)", Type.INT), ("coalesce({x}, FALSE)", Type.BOOL)],
-    Type.DATE: [("year({x})", Type.INT), ("month({x})", Type.INT), ("({x} IS NULL)", Type.BOOL)],
-    Type.TIME: [("CAST({x} AS DATE)", Type.DATE), ("hour({x})", Type.INT), ("date_trunc('DAY', {x})", Type.TIME)],
+    Type.DATE: [
+        ("year({x})", Type.INT),
+        ("month({x})", Type.INT),
+        ("weekofyear({x})", Type.INT),
+        ("({x} IS NULL)", Type.BOOL),
+    ],
+    Type.TIME: [
+        ("CAST({x} AS DATE)", Type.DATE),
+        ("weekofyear({x})", Type.INT),
+        ("hour({x})", Type.INT),
+        ("date_trunc('DAY', {x})", Type.TIME),
+    ],
     Type.DECIMAL: [("coalesce({x}, CAST(0 AS DECIMAL(12,2)))", Type.DECIMAL)],
 }
 
@@ -60,11 +81,18 @@ def values(rng: Random, term: Term, count: int) -> list[str]:
 
 
 def made(rng: Random, term: Term) -> Term:
-    """An expression over one term; large numbers and NaN stay what they are."""
+    """An expression over one term; large numbers and NaN stay what they are.
+
+    DuckDB gives a constant the narrow type of a column beside it, where Spark makes both INT.
+    """
     if term.type not in FORMS or term.has_nan:
         return term
     template, type_ = rng.choice(FORMS[term.type])
-    return term.made(template, type_)
+    found = term.made(template, type_)
+    if term.type.is_narrow and type_ is Type.INT:
+        wide = term.made("CAST({x} AS INT)").made(template)
+        return replace(found, sql=replace(found.sql, duck=wide.sql.duck))
+    return found
 
 
 def perhaps_made(rng: Random, term: Term) -> Term:

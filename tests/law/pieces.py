@@ -27,6 +27,8 @@ RELATION = re.compile(r"@(\w+)(\^?)")
 class Type(Enum):
     """The types that columns have; the value is SQL."""
 
+    BYTE = "TINYINT"
+    SHORT = "SMALLINT"
     INT = "INT"
     LONG = "BIGINT"
     DOUBLE = "DOUBLE"
@@ -39,11 +41,17 @@ class Type(Enum):
 
     @property
     def is_number(self) -> bool:
-        return self in (Type.INT, Type.LONG, Type.DOUBLE, Type.DECIMAL)
+        return self.is_whole or self.is_narrow or self in (Type.DOUBLE, Type.DECIMAL)
 
     @property
     def is_whole(self) -> bool:
+        """Whether two of them are added here: they stay far from the bounds of their type."""
         return self in (Type.INT, Type.LONG)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether two of them may be too much for their type; with a constant they are INT."""
+        return self in (Type.BYTE, Type.SHORT)
 
 
 class Kind(Enum):
@@ -53,6 +61,7 @@ class Kind(Enum):
     FLOAT = "equal but for the last digits"
     VARIANCE = "equal but for the error of summing squares"
     BAG = "the same values in any order"
+    ANY = "one of the values, nulls among them [all values]"
     MODE = "one of the most frequent values [all values]"
     QUANTILE = "a value whose rank is near [all values]"
     SKETCH = "a count near [the exact count]"

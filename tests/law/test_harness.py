@@ -105,7 +105,15 @@ def at_rank(match: Match, values: list[Any]) -> Any:
     return sorted(values)[max(0, math.ceil(match.rank * len(values)) - 1)] if values else None
 
 
-MADE: dict[Kind, Callable[[Match, list[Any]], Any]] = {Kind.MODE: most_frequent, Kind.QUANTILE: at_rank}
+def last(_: Match, values: list[Any]) -> Any:
+    return values[-1] if values else None
+
+
+MADE: dict[Kind, Callable[[Match, list[Any]], Any]] = {
+    Kind.ANY: last,
+    Kind.MODE: most_frequent,
+    Kind.QUANTILE: at_rank,
+}
 
 
 # Mistakes
@@ -206,6 +214,12 @@ def test_a_mistake_is_told(mistake: Twist) -> None:
         (BAG, [1, 2], [1, 2, 2], False),
         (BAG, None, [], False),
         (BAG, [math.nan], [math.nan], True),
+        (Match(Kind.ANY), 2, [1, 2, None], True),
+        (Match(Kind.ANY), None, [1, 2, None], True),
+        (Match(Kind.ANY), None, [1, 2], False),
+        (Match(Kind.ANY), 3, [1, 2, None], False),
+        (Match(Kind.ANY), None, [], True),
+        (Match(Kind.ANY), math.nan, [math.nan], True),
         (Match(Kind.MODE), 2, [1, 1, 2, 2, 3], True),
         (Match(Kind.MODE), 3, [1, 1, 2, 2, 3], False),
         (Match(Kind.MODE), None, [], True),
