@@ -81,10 +81,10 @@ class Held:
 
     def _sessions(self) -> pa.Table:
         times = self._column(TIME)
-        starts, ends = sessions(self._codes(), times, self.window.length)
+        starts, ends = sessions(self._codes(), times, self.window.length, self.window.period)
         rows = self.rows.set_column(self.rows.schema.get_field_index(ENTER), ENTER, pa.array(ends, pa.int64()))
         rows = rows.append_column(LEAVE, pa.array(ends, pa.int64()))
-        rows = rows.append_column(LAST, pa.array(np.full(len(ends), FOR_EVER), pa.int64()))
+        rows = rows.append_column(LAST, pa.array(last_of(self.window, times), pa.int64()))
         return rows.append_column(START, pa.array(starts, pa.int64())).append_column(
             END, pa.array(ends, pa.int64())
         )
@@ -142,16 +142,20 @@ def _leaves_of_one(entered: Numbers, rows: int) -> list[int]:
     return found[::-1]
 
 
-def sessions(codes: Numbers, times: Numbers, gap: int) -> tuple[Numbers, Numbers]:
-    """The first time of each row's session, and its end: the gap after its last."""
+def sessions(codes: Numbers, times: Numbers, gap: int, period: int = 0) -> tuple[Numbers, Numbers]:
+    """The first time of each row's session, and its end: the gap after its last.
+
+    With a period the first time that is not older than that at the end.
+    """
     if not len(times):
         return times, times
     order = np.lexsort((times, codes))
     code, when = codes[order], times[order]
     is_first = np.concatenate([[True], (code[1:] != code[:-1]) | (when[1:] - when[:-1] >= gap)])
     number = np.cumsum(is_first) - 1
-    first = when[is_first]
     last = when[np.concatenate([is_first[1:], [True]])]
+    is_recent = (when + period >= last[number] + gap) | (period == 0)
+    first = np.minimum.reduceat(np.where(is_recent, when, last[number]), np.flatnonzero(is_first))
     starts, ends = np.empty_like(when), np.empty_like(when)
     starts[order], ends[order] = first[number], last[number] + gap
     return starts, ends
