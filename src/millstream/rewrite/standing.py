@@ -140,7 +140,8 @@ def _told_the_order(query: exp.Query, windows: Sequence[Window]) -> exp.Query:
     for select in list(query.find_all(exp.Select)):
         leaves = {s.alias_or_name.lower(): s for s in names.sources(select) if isinstance(s, exp.Table)}
         leaves = {a: s for a, s in leaves.items() if is_window(s.name)}
-        for node in [n for e in select.expressions for n in names.own_nodes(e)]:
+        clauses = [*select.expressions, *(select.args[c] for c in ("having", "order") if select.args.get(c))]
+        for node in [n for c in clauses for n in names.own_nodes(c)]:
             if isinstance(node, exp.Anonymous) and node.name.lower() == "prev":
                 node.replace(_lag(node, leaves, windows))
             elif names.name_of(node) in IN_TIME and not isinstance(node.parent, exp.Window):
