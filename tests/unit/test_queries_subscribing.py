@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,35 @@ def test_one_can_wait_for_the_end_of_a_callback(s: Database) -> None:
     assert subscription.wait(LONG)
     subscription.close()
     assert subscription.error is None
+
+
+def test_a_callback_that_blocks_holds_up_no_other_subscriber_and_no_other_query(s: Database) -> None:
+    s.sql(f"CREATE STREAMING VIEW sums RANGE UNBOUNDED AS {SUMS}")
+    s.sql("CREATE CONTINUOUS QUERY most AS SELECT max(total) AS x FROM sums [INTERVAL 5] SAMPLE INTERVAL 5")
+    begun, released, done = threading.Event(), threading.Event(), threading.Event()
+    slow: list[int] = []
+
+    def block(delivery: Delivery) -> None:
+        begun.set()
+        assert released.wait(LONG)
+        slow.append(delivery.sequence)
+        if len(slow) == 5:
+            done.set()
+
+    beside, chained = queue.Queue[Any](), queue.Queue[Any]()
+    s.subscribe("q", callback=block)
+    s.subscribe("q", callback=beside.put)
+    s.subscribe("most", callback=chained.put)
+    fill(s, 0, 12)
+    assert begun.wait(LONG)
+    fill(s, 12, 22)
+    assert [beside.get(timeout=LONG).sequence for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert [chained.get(timeout=LONG).instant for _ in range(5)] == [0, 5, 10, 15, 20]
+    assert [d.instant for d in s.results("most")] == [0, 5, 10, 15, 20]
+    assert slow == []
+    released.set()
+    assert done.wait(LONG)
+    assert slow == [1, 2, 3, 4, 5]
 
 
 # Other processes
