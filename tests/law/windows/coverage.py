@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from tests.law.coverage import letter
 from tests.law.sources import BELOW
 from tests.law.windows.grammar import WAYS, Emit
-from tests.law.windows.shapes import MEASURES, STREAM_JOINS
+from tests.law.windows.measures import MEASURES
+from tests.law.windows.shapes import STREAM_JOINS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

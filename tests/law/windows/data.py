@@ -118,12 +118,12 @@ def a_stream(rng: Random, name: str, ticks: Ticks, *, is_kept: bool = False, has
 
 
 def some_streams(rng: Random) -> tuple[Stream, ...]:
-    """Two streams and a streaming table; no row of the first comes late."""
+    """Two streams and a streaming table; no row of the first comes late, nor of every second streaming table."""
     ticks = Ticks(rng.random() < 0.7)
     return (
         a_stream(rng, "s0", ticks, has_late=False),
         a_stream(rng, "s1", ticks),
-        a_stream(rng, "h0", ticks, is_kept=True),
+        a_stream(rng, "h0", ticks, is_kept=True, has_late=rng.random() < 0.5),
     )
 
 

@@ -19,7 +19,7 @@ from tests.law.compare import Answer
 from tests.law.grammar import Change
 from tests.law.windows.data import WINDOW_COLUMNS
 from tests.law.windows.grammar import FUNCTIONS, Emit
-from tests.law.windows.model import History, Instant, Seen, Session, Standing, content, instants
+from tests.law.windows.model import History, Instant, Seen, Session, Standing, content, instants, keys_at, parted
 from tests.law.windows.steps import Advance, Create, Insert, Mend, Pause, Resume
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.law.compare import Row
     from tests.law.windows.grammar import Query, Slot
-    from tests.law.windows.model import Arrival
+    from tests.law.windows.model import Arrival, Flow
     from tests.law.windows.steps import Feed, Step
 
 
@@ -145,7 +145,7 @@ class Oracle:
         rows = content(seen, slot.source, instant)
         flow = self.replay.history.flows[slot.stream.name]
         places = tuple(flow.version(r.number, instant.answered) for r in rows)
-        ends = window_ends(slot, rows, instant) if slot.label in FUNCTIONS else ()
+        ends = window_ends(slot, rows, instant, flow) if slot.label in FUNCTIONS else ()
         return (slot.stream.name, places, ends)
 
     def _asked(self, text: str, windows: dict[str, Any], tables: dict[str, int]) -> list[Row]:
@@ -165,15 +165,15 @@ class Oracle:
             self._connection.register(name, self.replay.contents[name][version])
             self._shown[name] = version
 
-    def _rows(self, stream: str, places: Sequence[int], ends: Sequence[int]) -> pa.Table:
+    def _rows(self, stream: str, places: Sequence[int], ends: Sequence[Sequence[int]]) -> pa.Table:
         if stream not in self._versions:
             versions = self.replay.history.flows[stream].versions
             self._versions[stream] = self._feed.stream(stream).table(versions)
         found = self._versions[stream].take(pa.array(places, pa.int64()))
         ticks = self._feed.stream(stream).ticks
         type_ = found.schema.field("ts").type
-        for name, end in zip(WINDOW_COLUMNS, ends, strict=False):
-            found = found.append_column(name, pa.array([ticks.value(end)] * len(places), type_))
+        for name, own in zip(WINDOW_COLUMNS, ends, strict=False):
+            found = found.append_column(name, pa.array([ticks.value(end) for end in own], type_))
         return found
 
     # What is emitted
@@ -245,10 +245,16 @@ class Oracle:
         return [Delivery(flow.arrivals[row[number]].time, [row[:width]], (1,)) for row in ordered]
 
 
-def window_ends(slot: Slot, rows: Sequence[Arrival], instant: Instant) -> tuple[int, int]:
-    if isinstance(slot.window, Session):
-        return min((r.time for r in rows), default=instant.time), instant.time
-    return instant.time - slot.window.length, instant.time  # type: ignore[attr-defined]
+def window_ends(
+    slot: Slot, rows: Sequence[Arrival], instant: Instant, flow: Flow
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where the window of each row begins, and where it ends."""
+    ends = (instant.time,) * len(rows)
+    if not isinstance(slot.window, Session):
+        return tuple(end - slot.window.length for end in ends), ends  # type: ignore[attr-defined]
+    parts = parted(rows, slot.window.columns, keys_at(flow, instant.answered)).values()
+    starts = {row.number: min(r.time for r in part) for part in parts for row in part}
+    return tuple(starts[row.number] for row in rows), ends
 
 
 def in_any_order(instant: int, rows: list[Row]) -> Delivery:

@@ -20,7 +20,9 @@ from tests.law.data import values_clause
 from tests.law.feed import told
 from tests.law.grammar import Change
 from tests.law.pieces import EXACT, Out, Type
+from tests.law.shapes import FUNCTION, mix
 from tests.law.windows.expected import Oracle, frozen
+from tests.law.windows.manners import Jobs, manner_of, working
 from tests.law.windows.steps import Advance, Create, Drain, Insert, Mend, Pause, Reopen, Resume, Say
 
 if TYPE_CHECKING:
@@ -77,10 +79,12 @@ class Run:
         self._oracle = oracle
         self.failures: dict[int, Failure] = {}
         self.ended: str | None = None
+        self.jobs = Jobs()
         self._open = open_database
         self._coverage = coverage
         self._settings: dict[str, str] = {}
         self._happened: list[str] = []
+        self._manner = manner_of(feed.seed)
 
     @property
     def is_lawful(self) -> bool:
@@ -88,7 +92,13 @@ class Run:
 
     def run(self) -> None:
         """Everything that happens in the feed, then the judgement."""
-        self._db = self._open()
+        with working(self._manner) as self.jobs:
+            self._run()
+        for query in self.feed.queries:
+            self._coverage.add(query, passed=self.ended is None and query.number not in self.failures)
+
+    def _run(self) -> None:
+        self._connect()
         try:
             self._prepare()
             for step in self.feed.steps:
@@ -99,8 +109,12 @@ class Run:
             self.ended = told(error)
         finally:
             self._db.close()
-        for query in self.feed.queries:
-            self._coverage.add(query, passed=self.ended is None and query.number not in self.failures)
+
+    def _connect(self) -> None:
+        self._db = self._open()
+        self._db.create_function(FUNCTION, mix, returns="BIGINT")
+        if not self._manner.merges_here:
+            self._db._engine.queries.answers.merges_here = False
 
     def _prepare(self) -> None:
         for text in [s.create for s in self.feed.streams] + [t.create for t in self.feed.tables]:
@@ -150,7 +164,7 @@ class Run:
     def _reopen(self) -> None:
         """Settings end with the database; a feed's hold until they are changed."""
         self._db.close()
-        self._db = self._open()
+        self._connect()
         for statement in self._settings.values():
             self._db.sql(statement)
 

@@ -8,7 +8,7 @@ that it may have. What the contract does not decide is not asked for:
   a streaming table, or over a table that changes; of a selection over [LANDMARK], or over no window unless
   with SAMPLE REALTIME;
 - a streaming table without a window;
-- SESSION over a stream to which rows come late;
+- SESSION over a stream to which rows come late, or whose rows are deleted;
 - windows of TUMBLE or HOP of two kinds in one query, or beside other windows.
 """
 
@@ -181,9 +181,14 @@ def a_slot(rng: Random, name: str, stream: Stream, label: str) -> Slot:
     return table_function(rng, name, stream, label)
 
 
-def last_of_each(rng: Random, name: str, stream: Stream) -> Slot:
+def some_keys(rng: Random, stream: Stream) -> tuple[str, ...]:
+    """One column or two that windows are partitioned by."""
     keys = [c.name for c in stream.relation.columns if c.is_key]
-    columns = tuple(rng.sample(keys, 1 if chance(rng, 0.7) else 2))
+    return tuple(rng.sample(keys, 1 if chance(rng, 0.7) else 2))
+
+
+def last_of_each(rng: Random, name: str, stream: Stream) -> Slot:
+    columns = some_keys(rng, stream)
     count = rng.choice([1, 2, 4])
     by = ", ".join(columns) if chance(rng, 0.3) else f"PARTITION BY {', '.join(columns)}"
     return Slot(name, stream, LastOfEach(columns, count), "PARTITION", f"{stream.name} [{by} ROWS {count}]")
@@ -203,13 +208,18 @@ def table_function(rng: Random, name: str, stream: Stream, label: str) -> Slot:
         window = Hop(*rng.choice(HOPS))
         lengths = (window.step, window.length)
     else:
-        window = Session(rng.choice([1, 2, 3, 5]))
+        window = Session(rng.choice([1, 2, 3, 5]), some_keys(rng, stream) if chance(rng, 0.6) else ())
         lengths = (window.gap,)
+        if window.columns:
+            return Slot(name, stream, window, label, call(rng, stream, label, lengths, window.columns))
     return Slot(name, stream, window, label, call(rng, stream, label, lengths))
 
 
-def call(rng: Random, stream: Stream, function: str, lengths: Sequence[int]) -> str:
-    first = f"TABLE {stream.name}, DESCRIPTOR({TIME})" if chance(rng, 0.2) else f"{stream.name}, {TIME}"
+def call(rng: Random, stream: Stream, function: str, lengths: Sequence[int], columns: Sequence[str] = ()) -> str:
+    first = f"{stream.name}, {TIME}"
+    if columns or chance(rng, 0.2):
+        by = f" PARTITION BY {', '.join(columns)}" if columns else ""
+        first = f"TABLE {stream.name}{by}, DESCRIPTOR({TIME})"
     return f"{function}({', '.join([first, *map(stream.ticks.interval, lengths)])})"
 
 
@@ -217,7 +227,7 @@ def some_slots(rng: Random, streams: Sequence[Stream], window: str, slide: str) 
     """One window, or two over different streams: alike, or each of its own kind."""
     if window == "SESSION":
         punctual = [s for s in streams if not s.has_late]
-        return [a_slot(rng, "w0", punctual[0], window)]
+        return [a_slot(rng, "w0", rng.choice(punctual), window)]
     usable = [s for s in streams if window != "none" or not s.is_kept]
     chosen = rng.sample(usable, 1 if slide == "rows" else min(2, len(usable)))
     first = a_slot(rng, "w0", chosen[0], window)
@@ -243,7 +253,7 @@ def a_slide(rng: Random, slide: str, slot: Slot, ticks: Ticks) -> tuple[Slide, s
     if isinstance(slot.window, Hop):
         return Ends(slot.window.step, slot.window.length), ""
     if isinstance(slot.window, Session):
-        return SessionEnds(slot.window.gap), ""
+        return SessionEnds(slot.window.gap, slot.window.columns), ""
     if slide == "rows":
         count = rng.choice([2, 5, 7, 10, 25])
         return AfterRows(count), f" SAMPLE ROWS {count}"

@@ -163,6 +163,14 @@ class Key(Protocol):
     def __call__(self, row: Arrival, columns: Sequence[str]) -> Hashable: ...
 
 
+def parted(rows: Sequence[Arrival], columns: Sequence[str], key: Key) -> dict[Hashable, list[Arrival]]:
+    """The rows of each value of some columns, of which null is one; without columns all together."""
+    parts: dict[Hashable, list[Arrival]] = defaultdict(list)
+    for row in rows:
+        parts[key(row, columns) if columns else ()].append(row)
+    return parts
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """`[INTERVAL i]`: τ - i ≤ T ≤ τ."""
@@ -200,10 +208,8 @@ class LastOfEach:
     is_half_open = False
 
     def rows(self, entered: Sequence[Arrival], instant: int, key: Key) -> list[Arrival]:
-        parts: dict[Hashable, list[Arrival]] = defaultdict(list)
-        for row in entered:
-            parts[key(row, self.columns)].append(row)
-        return [row for part in parts.values() for row in Last(self.count).rows(part, instant, key)]
+        parts = parted(entered, self.columns, key).values()
+        return [row for part in parts for row in Last(self.count).rows(part, instant, key)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,13 +241,20 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`SESSION`: the rows of the session that ends at the instant; neighbours are less than the gap apart."""
+    """`SESSION`: the rows of sessions that end at the instant, one of each value of the columns at most.
+
+    Neighbours are less than the gap apart.
+    """
 
     gap: int
+    columns: tuple[str, ...] = ()
     is_half_open = True
 
     def rows(self, entered: Sequence[Arrival], instant: int, key: Key) -> list[Arrival]:
-        del key
+        parts = parted(entered, self.columns, key).values()
+        return [row for part in parts for row in self._of_one(part, instant)]
+
+    def _of_one(self, entered: Sequence[Arrival], instant: int) -> list[Arrival]:
         found: list[Arrival] = []
         end = instant
         for row in sorted(entered, key=newest_first):
@@ -433,21 +446,30 @@ class SessionEnds:
     """The ends of sessions; due when W ≥ τ."""
 
     gap: int
+    columns: tuple[str, ...] = ()
     is_by_arrival = False
 
     def due(self, seen: Seen, event: int, last: int | None) -> list[int]:
         mark = seen.watermark(event)
         if mark is None:
             return []
-        rows = [r for part in seen.rows.values() for r in part if r.event <= event]
+        [name] = seen.rows
+        rows = [r for r in seen.rows[name] if r.event <= event]
         least = max((m for m in (last, seen.mark_at_creation) if m is not None), default=None)
         ends = {r.time + self.gap for r in rows}
         due = sorted(e for e in ends if e <= mark and (least is None or e > least))
-        return [e for e in due if Session(self.gap).rows([r for r in rows if seen.enters(r) < e], e, no_key)]
+        session, key = Session(self.gap, self.columns), keys_at(seen.history.flows[name], event)
+        return [e for e in due if session.rows([r for r in rows if seen.enters(r) < e], e, key)]
 
 
-def no_key(row: Arrival, columns: Sequence[str]) -> Hashable:
-    raise AssertionError(f"nobody asks for {columns} of {row}")
+def keys_at(flow: Flow, event: int) -> Key:
+    """Values of rows as they are after an event."""
+
+    def key(row: Arrival, columns: Sequence[str]) -> Hashable:
+        values = flow.versions[flow.version(row.number, event)]
+        return tuple(values[c] for c in columns)
+
+    return key
 
 
 # What follows
@@ -469,10 +491,7 @@ def instants(seen: Seen) -> list[Instant]:
 def content(seen: Seen, source: Source, instant: Instant) -> list[Arrival]:
     """The rows in a source's window at an instant, in the order they came."""
     flow = seen.history.flows[source.flow]
-
-    def key(row: Arrival, columns: Sequence[str]) -> Hashable:
-        values = flow.versions[flow.version(row.number, instant.answered)]
-        return tuple(values[c] for c in columns)
+    key = keys_at(flow, instant.answered)
 
     def has_entered(row: Arrival) -> bool:
         if seen.query.slide.is_by_arrival:

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tests.law import shapes
-from tests.law.aggregates import AGGREGATES, SPREADS, Aggregate, Measure, collected, column, is_scalar
+from tests.law.aggregates import Aggregate, Measure
 from tests.law.blocks import (
     Item,
     grouped,
@@ -60,7 +60,8 @@ from tests.law.sources import (
     stream,
 )
 from tests.law.windows.data import WINDOW_COLUMNS
-from tests.law.windows.model import LastOfEach
+from tests.law.windows.measures import JUDGED, MEASURES, ROUNDED, without_last_digits
+from tests.law.windows.model import LastOfEach, Session
 
 if TYPE_CHECKING:
     from random import Random
@@ -75,32 +76,6 @@ class Kind(Enum):
     ROWS = "select-project-join"
     OTHER = "other"
     LOOSE = "perhaps a select-project-join"
-
-
-def sorted_set(rng: Random, source: Source, condition: Sql | None) -> Measure | None:
-    term = column(rng, source, is_scalar)
-    if term is None:
-        return None
-    found = collected(term, condition, "collect_set({x})", "list(DISTINCT {x})")
-    text = replace(sql("array_sort({c})", c=found), duck=f"list_sort({found.duck})")
-    return Measure(text, Type.LIST, EXACT, is_exact=False)
-
-
-UNFIT = {
-    *("first", "last"),
-    *("approx_count_distinct", "approx_count_distinct(DISTINCT)", "percentile_approx", "mode"),
-    *("any_value", "any_value(DISTINCT)"),
-    *("array_agg", "collect_list", "collect_list(DISTINCT)", "collect_set", "collect_set(DISTINCT)"),
-    "avg of decimals",
-}
-"""Not asked for: by time, which has ties here; judged by something else than the reference's value; Spark only."""
-MEASURES = (*(a for a in AGGREGATES if a.name not in UNFIT), Aggregate("array_sort(collect_set)", sorted_set))
-ROUNDED = {
-    *("stddev_pop", "stddev_samp", "stddev", "var_pop", "var_samp", "variance"),
-    *(f"{s}(DISTINCT)" for s in SPREADS),
-    *("covar_pop", "covar_samp", "corr", "percentile", "median"),
-}
-"""Aggregates whose last digits depend on the order of additions or on the engine."""
 
 
 class WindowHand(Hand):
@@ -119,9 +94,16 @@ class WindowHand(Hand):
 
     def measure(self, source: Source, allowed: Callable[[Aggregate], bool] = lambda _: True) -> Measure:
         def fits(aggregate: Aggregate) -> bool:
-            return allowed(aggregate) and not (self.needs_exact and aggregate.name in ROUNDED)
+            return allowed(aggregate) and not (self.needs_exact and aggregate.name in JUDGED)
 
-        return super().measure(source, fits)
+        found = None
+        while found is None:
+            drawn = self.aggregates.draw(fits)
+            if self.needs_exact and drawn.name in ROUNDED:
+                found = without_last_digits(drawn, self.rng, source)
+            else:
+                found = drawn.over(self.rng, source)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +382,8 @@ def previous(hand: WindowHand) -> Block:
     column = hand.rng.choice([c for c in relation.columns if c.name not in (SEQUENCE, *WINDOW_COLUMNS)])
     name = quoted(column.name)
     window = hand.windows[relation.name]
-    by = f"PARTITION BY {', '.join(f'a.{c}' for c in window.columns)} " if isinstance(window, LastOfEach) else ""
+    columns = window.columns if isinstance(window, LastOfEach | Session) else ()
+    by = f"PARTITION BY {', '.join(f'a.{c}' for c in columns)} " if columns else ""
     lag = sql("lag(a.{c}) OVER ({by}ORDER BY a.{t}, a.{n})", c=name, by=by, t=TIME, n=SEQUENCE)
     said = sql(hand.rng.choice(["PREV({c})", "PREV(a.{c})"]), c=name)
     before = Term(replace(lag, view=said.view), column.type)
@@ -474,8 +457,8 @@ def groups_less(keyword: str) -> Callable[[WindowHand], Block]:
     return make
 
 
-NOT_FOR_QUERIES = ("ordered", "python function")
-"""A view's ORDER BY orders nothing; Python functions are a matter of views."""
+NOT_FOR_QUERIES = ("ordered",)
+"""A view's ORDER BY orders nothing."""
 ROWS_OF_A_TABLE = ("scalar above", "correlated exists", "correlated in", "correlated scalar")
 
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tests.law.data import a_table, table_rows
-from tests.law.feed import EXECUTORS
 from tests.law.grammar import Change, a_change
 from tests.law.pieces import chance
 from tests.law.windows.data import Stream, first_tick, some_streams
 from tests.law.windows.grammar import QUERIES, Query, some_queries
+from tests.law.windows.manners import SPARK_SQL, manner_of
 from tests.law.windows.model import AfterRows, Every, History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.law.data import Relation
     from tests.law.windows.model import Values
@@ -142,12 +142,16 @@ def a_feed(seed: int, queries: int = QUERIES, length: int = 45) -> Feed:
     made = some_queries(Random(f"queries over windows of {seed}"), streams, tables, queries)
     script = Script(Random(f"steps over windows of {seed}"), streams, tables, contents, made)
     script.write(length)
-    return Feed(seed, streams, tables, contents, made, (*at_first(seed), *script.steps))
+    return Feed(seed, streams, tables, contents, made, tuple(in_manner(seed, script.steps)))
 
 
-def at_first(seed: int) -> list[Say]:
-    """Feeds of even seeds begin with the kernel, others with Spark alone; all of them incrementally."""
-    return [Say(f"SET executor = {EXECUTORS[seed % 2]}"), Say("SET incremental = on")]
+def in_manner(seed: int, steps: Sequence[Step]) -> Iterator[Step]:
+    """All feeds begin incrementally, in the manner of their seeds; where baskets go to tasks the kernel stays."""
+    manner = manner_of(seed)
+    yield from (Say(f"SET executor = {manner.executor}"), Say("SET incremental = on"))
+    for step in steps:
+        if not (manner.has_tasks and step == Say(f"SET executor = {SPARK_SQL}")):
+            yield step
 
 
 @dataclass(slots=True)
@@ -328,14 +332,18 @@ class Script:
         self.steps += [Drain(), change]
 
     def mend(self) -> None:
-        """Stored rows that no unanswered instant has as its own time are deleted or changed."""
+        """Stored rows that no unanswered instant has as its own time are deleted or changed.
+
+        Where sessions may be asked for none is deleted: whether what is left of one has ended is not decided.
+        """
         for number in list(self._paused):
             self._resume(number)
         stream = next(s for s in self.streams if s.is_kept)
         numbers = self._old_rows(stream)[-12:]
         if numbers:
             chosen = tuple(self.rng.sample(numbers, min(len(numbers), self.rng.randint(1, 4))))
-            changed = None if chance(self.rng, 0.5) else {"mi": self.rng.choice([3, -7, 100])}
+            is_deleted = chance(self.rng, 0.5) and stream.has_late
+            changed = None if is_deleted else {"mi": self.rng.choice([3, -7, 100])}
             if changed is None:
                 self._history.delete(stream.name, chosen)
             self.steps += [Drain(), Mend(stream.name, chosen, changed)]

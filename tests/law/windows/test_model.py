@@ -210,6 +210,18 @@ def test_sessions_end_a_gap_after_their_last_row() -> None:
     assert answers(past, Session(5), SessionEnds(5)) == [(8, [1, 3]), (17, [8, 10, 12]), (22, [17])]
 
 
+def test_sessions_of_each_key_end_by_themselves() -> None:
+    past = History([Flow("s")])
+    past.insert("s", [1, 3, 4, 8, 9, 40], [{"k": k} for k in ("a", None, "a", None, "b", "a")])
+    window, slide = Session(5, ("k",)), SessionEnds(5, ("k",))
+    assert answers(past, window, slide) == [(8, [3]), (9, [1, 4]), (13, [8]), (14, [9])]
+
+
+def test_what_a_streaming_table_keeps_no_longer_is_in_no_session() -> None:
+    past = history([1, 4, 7, 10, 30], kept=True, period=8)
+    assert answers(past, Session(5), SessionEnds(5)) == [(15, [7, 10])]
+
+
 def test_a_session_is_answered_as_soon_as_the_watermark_reaches_its_end() -> None:
     past = history([1, 3])
     past.advance("s", 7)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.plan.incremental import Part
-from millstream.queries import arrivals, emitting, feeding, held, instants, running, windows
+from millstream.queries import arrivals, emitting, feeding, held, instants, matching, running, tasks, windows
 from millstream.queries.panes import Panes
 from millstream.rewrite import lift, names, push_below_joins
 from tests.law.windows.feed import Run, only
@@ -129,8 +129,8 @@ def _sessions_meet_at_the_gap(patch: pytest.MonkeyPatch) -> None:
     """Rows that are a gap apart are of one session."""
     real = held.sessions
 
-    def wrong(codes: Any, times: Any, gap: int) -> Any:
-        starts, ends = real(codes, times, gap + 1)
+    def wrong(codes: Any, times: Any, gap: int, *period: int) -> Any:
+        starts, ends = real(codes, times, gap + 1, *period)
         return starts, ends - 1
 
     patch.setattr(held, "sessions", wrong)
@@ -175,6 +175,18 @@ def _a_row_too_early(patch: pytest.MonkeyPatch) -> None:
         return enter - (enter - sample.offset) % max(1, sample.step), leave
 
     patch.setattr(windows, "pane_of", wrong)
+
+
+def _a_task_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """What the last of several tasks would have read is read by none."""
+    real = tasks.portions
+
+    def wrong(lake: Any, scan: Any) -> Any:
+        found = real(lake, scan)
+        return found[:-1] or found
+
+    for module in (tasks, matching):
+        patch.setattr(module, "portions", wrong)
 
 
 # What they have to do with
@@ -247,6 +259,7 @@ BUGS: dict[str, Bug] = {
     "LIMIT counts over all instants": Bug(_instants_share_a_limit, 4, _has_limit),
     "window functions run over all instants": Bug(_windows_partitioned_by_nothing, 4, _looks_around),
     "rows enter a slide too early": Bug(_a_row_too_early, 4, _has_slides),
+    "a task is forgotten": Bug(_a_task_forgotten, 2, _has_panes),
 }
 
 

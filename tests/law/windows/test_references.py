@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.law.compare import Answer, difference
+from tests.law.compare import Answer, as_references, difference
 from tests.law.pieces import placed
 from tests.law.windows.expected import Oracle, frozen
 from tests.law.windows.steps import a_feed
@@ -50,7 +50,7 @@ def disagreement(feed: Feed, query: Query, oracle: Oracle, tables: Tables, db: A
     found = Answer.of(db.sql(text).to_arrow())
     expected = Answer(found.names, (), [row[: len(query.outs)] for row in wanted])
     given = Answer(found.names, (), frozen(found.rows))
-    wrong = difference(given, expected, query.outs, is_ordered=query.is_ordered)
+    wrong = difference(given, expected, as_references(query.outs), is_ordered=query.is_ordered)
     return wrong and f"{query.name} ({query.shape})\n{wrong}\n    Spark:  {text}\n    DuckDB: {query.reference}"
 
 

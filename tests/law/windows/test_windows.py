@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from millstream.queries import tasks
 from tests.law.windows.feed import Run, only
+from tests.law.windows.manners import manner_of
 from tests.law.windows.steps import a_feed
 from tests.law.windows.variants import VARIANTS
 
@@ -27,24 +29,21 @@ if TYPE_CHECKING:
 METAMORPHIC_SEED, METAMORPHIC_QUERIES, METAMORPHIC_INSERTS = 1_000_003, 8, 15
 
 
-def check(feed: Feed, open_database: Open, coverage: Coverage) -> None:
-    def opened() -> Database:
-        """Every second feed of those that begin with Spark alone has Spark merge states, too."""
-        db = open_database()
-        db._engine.queries.answers.merges_here = feed.seed % 4 != 3
-        return db
-
-    run = Run(feed, opened, coverage)
+def check(feed: Feed, open_database: Open, coverage: Coverage) -> Run:
+    run = Run(feed, open_database, coverage)
     run.run()
     if not run.is_lawful:
         pytest.fail(run.report(), pytrace=False)
+    return run
 
 
 def test_queries_equal_their_plain_queries(
     seed: int, open_database: Open, window_coverage: Coverage, views: list[int] | None
 ) -> None:
     feed = a_feed(seed)
-    check(feed if views is None else only(feed, views), open_database, window_coverage)
+    run = check(feed if views is None else only(feed, views), open_database, window_coverage)
+    if manner_of(seed).has_tasks and views is None:
+        assert tasks._run.__qualname__ in run.jobs.works
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
