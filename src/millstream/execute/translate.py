@@ -2,8 +2,8 @@
 
 Only what is listed here is taken: node by node, function by function, type by type. Each entry gives the same
 answer in both, nulls, NaN and overflow included, as the law tests and `continuous_view_executors.slt` show; what
-would differ is rewritten here (division, which Spark refuses to do by zero; constants beside narrow numbers) or left
-out (text functions, casts that round, decimals, clocks).
+would differ is rewritten here (division, which Spark refuses to do by zero; constants beside narrow numbers) or
+left out (text functions, casts that round, decimals, clocks).
 """
 
 from __future__ import annotations

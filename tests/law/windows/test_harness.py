@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.law.windows.grammar import Query
     from tests.law.windows.steps import Feed
 
-SEED, QUERIES, LENGTH = 0, 32, 35
+SEED, QUERIES, LENGTH = 10, 40, 40
 
 Given = dict[int, list[Delivery]]
 Spoil = Callable[["Query", list[Delivery]], list[Delivery]]
