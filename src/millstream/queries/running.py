@@ -262,7 +262,8 @@ class Stepper:
             mark = instants.mark_of(place)
             ends = next(iter(run.held.values())).ends() if run.held else np.empty(0, np.int64)
             ends = ends[ends <= (mark if mark is not None else -AFTER_ALL)]
-            return [Instant(int(e), int(e)) for e in ends if place.answered is None or e > place.answered]
+            before = max((m for m in (place.answered, place.created_at) if m is not None), default=-AFTER_ALL)
+            return [Instant(int(e), int(e)) for e in ends if e > before]
         by_stream = {a.stream: a for a in came}
         found = [(w, by_stream[w.stream].rows.moments) for w in plan.windows]
         instants.fill(plan, place, [(enter_of(plan.sample, e), last_of(w, t)) for w, (e, t) in found])
