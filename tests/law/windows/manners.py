@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 KERNEL, SPARK_SQL = EXECUTORS
-MOST_HERE = 16
+MOST_HERE = 6
 MOST_TASKS = 3
 """Of one job, on any machine."""
 

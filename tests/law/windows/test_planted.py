@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.plan.incremental import Part
-from millstream.queries import arrivals, emitting, feeding, held, instants, matching, running, tasks, windows
+from millstream.queries import arrivals, emitting, feeding, held, instants, running, windows
 from millstream.queries.panes import Panes
 from millstream.rewrite import lift, names, push_below_joins
 from tests.law.windows.feed import Run, only
@@ -177,18 +177,6 @@ def _a_row_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(windows, "pane_of", wrong)
 
 
-def _a_task_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """What the last of several tasks would have read is read by none."""
-    real = tasks.portions
-
-    def wrong(lake: Any, scan: Any) -> Any:
-        found = real(lake, scan)
-        return found[:-1] or found
-
-    for module in (tasks, matching):
-        patch.setattr(module, "portions", wrong)
-
-
 # What they have to do with
 
 
@@ -259,7 +247,6 @@ BUGS: dict[str, Bug] = {
     "LIMIT counts over all instants": Bug(_instants_share_a_limit, 4, _has_limit),
     "window functions run over all instants": Bug(_windows_partitioned_by_nothing, 4, _looks_around),
     "rows enter a slide too early": Bug(_a_row_too_early, 4, _has_slides),
-    "a task is forgotten": Bug(_a_task_forgotten, 2, _has_panes),
 }
 
 
