@@ -1,4 +1,4 @@
-"""A day of stream time through 66 continuous queries of all kinds: nothing missing, doubled or wrong, memory flat.
+"""A day of stream time through 72 continuous queries of all kinds: nothing missing, doubled or wrong, memory flat.
 
 day      86,400 seconds, a batch of 600 rows each five minutes, and a second stream with late rows; after each hour
          all deliveries are compared with what DuckDB says, and memory of the driver and the JVM is looked at
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 from _memory import resident
-from _soak import Check, Day, queries
+from _soak import STORED, TOTALS, Check, Day, queries
 from _svg import Plot, Series
 from harness import GIB, Measure, Run, at_most, main
 
@@ -61,6 +61,7 @@ def day(run: Run) -> Sequence[Measure]:
         for number, (fast, slow) in enumerate(batches(end), start=1):
             rows.came(fast, slow)
             db.insert("s", fast)
+            db.insert("h", fast)
             db.insert("u", slow)
             db.drain()
             if number % (HOUR // BATCH) == 0:
@@ -88,6 +89,10 @@ def day(run: Run) -> Sequence[Measure]:
 def _create(db: Database) -> None:
     db.sql("CREATE STREAM s (k INT, v BIGINT, d DOUBLE, t BIGINT) TIMESTAMP BY t")
     db.sql("CREATE STREAM u (k INT, v BIGINT, t BIGINT) TIMESTAMP BY t")
+    stored = f"TIMESTAMP BY t RANGE INTERVAL {STORED}"
+    db.sql(f"CREATE STREAMING TABLE h (k INT, v BIGINT, d DOUBLE, t BIGINT) {stored}")
+    db.sql(f"CREATE CONTINUOUS VIEW totals AS {TOTALS}")
+    db.create_function("odd", lambda value: 2 * value + 1, returns="BIGINT")
     db.sql("CREATE TABLE t (k INT, name STRING)")
     db.insert("t", [(k, f"name {k % 7}") for k in range(20)])
     for name, asked in queries().items():
