@@ -24,8 +24,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -33,18 +31,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from _svg import Plot, Series
+from _windows import GROUPS, REPEATS, SLIDES, WARM, Rows, apart, database, filled, in_turns, slides, stored
 from harness import Measure, Run, Target, at_least, at_most, main, seconds
 from pyspark.sql import SparkSession
 
-import millstream
 from millstream.database import Database
-from millstream.queries.answering import Answers
 from millstream.queries.tuning import Chunks
 
-GROUPS = 10_000
 WINDOW, SLIDE = 10_240_000, 20_000
-FILL = 1_000_000
-SLIDES, REPEATS, WARM = 20, 5, 3
 MOST_CHECKED = 2_000_000
 """Up to here the last answer is checked against the window's rows, which are kept for that."""
 INCREMENTAL, AGAIN = "incremental", "re-evaluated"
@@ -55,99 +49,6 @@ MEETINGS = 0.01, 0.1, 1, 10, 100
 """How many others a row meets; of 102,400 rows the first four are the paper's 0.00001 to 0.01 %."""
 ADAPTED, PIECES = 40, 64
 """So many answers are watched while self-tuning finds the number of chunks; a slide comes in so many pieces."""
-
-
-class Rows:
-    """The stream of the paper: two numbers a row, the first one of `groups` values, the second one of `others`."""
-
-    def __init__(self, groups: int = GROUPS, seed: int = 1, others: int = 1_000) -> None:
-        self._random = np.random.default_rng(seed)
-        self._groups = groups
-        self._others = others
-        self._made: list[pa.Table] = []
-        self.keeps = False
-
-    def next(self, count: int) -> pa.Table:
-        x1 = self._random.integers(0, self._groups, count, dtype=np.int32)
-        x2 = self._random.integers(0, self._others, count, dtype=np.int32)
-        made = pa.table({"x1": x1, "x2": x2})
-        if self.keeps:
-            self._made.append(made)
-        return made
-
-    def last(self, count: int) -> pd.DataFrame:
-        """The newest rows, where they are kept."""
-        return pa.concat_tables(self._made).slice(sum(t.num_rows for t in self._made) - count).to_pandas()
-
-
-@contextmanager
-def database(folder: Path) -> Iterator[Database]:
-    """A database of its own, which answers when it is told to."""
-    shutil.rmtree(folder, ignore_errors=True)
-    db = millstream.connect(folder, background=False)
-    try:
-        yield db
-    finally:
-        db.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def filled(db: Database, stream: str, rows: Rows, count: int) -> None:
-    """Let a window fill."""
-    left = count
-    while left:
-        some = min(left, FILL)
-        db.insert(stream, rows.next(some))
-        db.drain()
-        left -= some
-
-
-def slides(db: Database, insert: Callable[[], object], count: int) -> list[float]:
-    """How long each of so many answers takes, from when its rows are there."""
-    taken = []
-    for _ in range(count):
-        insert()
-        taken.append(seconds(db.drain))
-    return taken
-
-
-def apart(db: Database, insert: Callable[[], object]) -> tuple[float, float]:
-    """What answers take to process new rows, and for all else, which is merging above all, in ms."""
-    spent, real = list[float](), Answers.partials
-
-    def timed(self: Answers, *given: Any) -> Any:
-        started = time.perf_counter()
-        made = real(self, *given)
-        spent.append(time.perf_counter() - started)
-        return made
-
-    with patch.object(Answers, "partials", timed):
-        taken = slides(db, insert, REPEATS)
-    processing = sum(spent) / len(taken) * 1_000
-    return processing, statistics.mean(taken) * 1_000 - processing
-
-
-def in_turns(
-    db: Database, insert: Callable[[], object], text: str, tables: dict[str, Path]
-) -> tuple[list[float], list[float]]:
-    """How long answers take, and how long Spark takes for a window that lies in files; some of each in turn."""
-    for name, folder in tables.items():
-        db.spark.read.parquet(str(folder)).createOrReplaceTempView(name)
-    fast, slow = list[float](), list[float]()
-    slides(db, insert, WARM)
-    for _ in range(WARM + REPEATS):
-        fast += slides(db, insert, SLIDES // REPEATS)
-        slow.append(seconds(lambda: db.spark.sql(text).toArrow()))
-    return fast[WARM * SLIDES // REPEATS :], slow[WARM:]
-
-
-def stored(folder: Path, rows: Rows, count: int) -> Path:
-    """A window's rows as files."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for number, start in enumerate(range(0, count, FILL)):
-        pq.write_table(rows.next(min(FILL, count - start)), folder / f"{number:05}.parquet")
-    return folder
 
 
 def q1(window: int, slide: int, selected: float = 0.2) -> tuple[str, str]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from millstream.database import Database
+    from millstream.queries.scheduled_join import Join
     from millstream.schedule.joins import Work
 
 Row = tuple[Any, ...]
@@ -67,10 +68,10 @@ class Units:
     pieces: int = 0
     jobs: int = 0
     overtaken: int = 0
-    newest: dict[scheduled.Join, int] = field(default_factory=dict)
+    newest: dict[Join, int] = field(default_factory=dict)
     """By join: the first batch of the newest turn that was worked on."""
 
-    def note(self, join: scheduled.Join, works: Sequence[Work]) -> None:
+    def note(self, join: Join, works: Sequence[Work]) -> None:
         turns = [min(join.of_batch[w.batch.number].batches) for w in works]
         newest = self.newest.get(join, 0)
         self.pieces += 1

@@ -37,6 +37,7 @@ chorus      aggregates over windows of one stream, stepped together
 joining     joins of windows of the same streams, stepped together
 combining   what one query makes of combinations of rows that others have found
 scheduled   joins of two streams with large windows: turns begun, slices joined, results released
+scheduled_join  one of them: who is in it, what it has begun
 turns       where a scheduled join is in its streams, and the turns that it has begun
 slices      a batch of new rows joined with a slice of the other stream
 slicing     slices in the driver or in Spark's tasks, and the files that they need

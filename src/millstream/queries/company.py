@@ -14,7 +14,7 @@ from millstream.deliver.render import counted
 from millstream.queries import chorus, joining
 from millstream.queries.known import may_share, shown_name
 from millstream.queries.panes import can_merge
-from millstream.queries.scheduled import size_of
+from millstream.queries.scheduled_join import size_of
 from millstream.queries.spreading import likeness
 from millstream.schedule.eddy import Tickets
 from millstream.schema import Duration
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from millstream.queries.joining import Family, Joining
     from millstream.queries.known import Known
     from millstream.queries.run import Run
-    from millstream.queries.scheduled import Join, Scheduled
+    from millstream.queries.scheduled import Scheduled
+    from millstream.queries.scheduled_join import Join
     from millstream.queries.together import Together
     from millstream.schedule.eddy import Policy
     from millstream.storage.lake import Lake

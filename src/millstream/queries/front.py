@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from millstream.execute.relation import Relations
     from millstream.execute.session import Spark
     from millstream.queries.making import Made
+    from millstream.queries.scheduled_join import Key as JoinKey
     from millstream.storage.lake import Lake
     from millstream.storage.transaction import Written
 
@@ -425,7 +426,7 @@ class ContinuousQueries:
 
     def _step_joins(self, runs: Sequence[Run]) -> list[int | None]:
         """Do one piece of work of each join that is scheduled."""
-        alike: dict[scheduled.Key, list[Run]] = {}
+        alike: dict[JoinKey, list[Run]] = {}
         for run in runs:
             key = scheduled.key_of(run, self.answers.most_here)
             if key is not None:
@@ -435,7 +436,7 @@ class ContinuousQueries:
         self._in_joins = {run.query.id for own in alike.values() for run in own}
         return [self._step_join(key, own) for key, own in alike.items()]
 
-    def _step_join(self, key: scheduled.Key, runs: list[Run]) -> int | None:
+    def _step_join(self, key: JoinKey, runs: list[Run]) -> int | None:
         try:
             made, alone = self.scheduled.step(key, runs)
         except BaseException as error:

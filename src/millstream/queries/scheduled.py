@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +30,7 @@ from millstream.queries.chorus import AloneError
 from millstream.queries.combining import Combining, Share, answered, began, shared_of
 from millstream.queries.joining import Family
 from millstream.queries.response import Arrivals, Responses
+from millstream.queries.scheduled_join import Join, Key, size_of
 from millstream.queries.slicing import Slicer, is_small
 from millstream.queries.turns import Batch, Combinations, Front, Marked, Result, Turn, spot_of
 from millstream.schedule.join_policies import GREEDY, POLICIES, Measured
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Times = NDArray[np.float64]
-    Key = tuple[tuple[int, int], tuple[Equality, ...], bool]
 
 MANY_ROWS = 131_072
 """A join is scheduled when so many rows of one stream are in its windows; SteMs serve smaller ones."""
@@ -79,94 +79,10 @@ def key_of(run: Run, most_here: int) -> Key | None:
     return (first, second), equalities, run.place.is_counted
 
 
-def size_of(run: Run) -> int:
-    """The size of a query's windows, in time or in rows."""
-    return run.plan.windows[0].length or run.plan.windows[0].rows
-
-
 def _from_first(equality: Equality) -> Equality:
     if equality.left == 0:
         return equality
     return Equality(0, equality.right_column, 1, equality.left_column)
-
-
-@dataclass(eq=False)
-class Join:
-    """A shared join: who is in it, where it is, and what it has begun."""
-
-    streams: tuple[int, int]
-    equalities: tuple[Equality, ...]
-    is_counted: bool
-    """Whether windows are counted in rows."""
-    schedule: JoinSchedule
-    cost: Measured
-    front: Front
-    runs: dict[int, Run] = field(default_factory=dict)
-    """Its queries as they are now; turns know whom they are for."""
-    cast: Family | None = None
-    """Its queries as newer turns know them, with their grouped filters; None when somebody has come or gone."""
-    filters: Sequence[Policy] = ()
-    """By whom grouped filters were ordered in the cast before."""
-    turns: list[Turn] = field(default_factory=list)
-    of_batch: dict[int, Turn] = field(default_factory=dict)
-    responses: dict[int, Responses] = field(default_factory=dict)
-    widths: dict[int, float] = field(default_factory=dict)
-    """By stream: how many bytes a row has, as far as the join reads it."""
-    most_extra: int = 0
-    jobs: int = 0
-    units: int = 0
-
-    @property
-    def key(self) -> Key:
-        return self.streams, self.equalities, self.is_counted
-
-    @property
-    def window(self) -> int:
-        return max((size_of(r) for r in self.runs.values()), default=0)
-
-    @property
-    def buffered(self) -> dict[int, int]:
-        """By stream: how many rows may still be needed."""
-        streams = self.front.place.streams.items()
-        lows = [(i, s.position, [r.place.streams[i].low for r in self.runs.values()]) for i, s in streams]
-        return {i: position - min(low, default=position) for i, position, low in lows}
-
-    @property
-    def buffer_bytes(self) -> int:
-        return int(sum(rows * self.widths.get(i, 0.0) for i, rows in self.buffered.items()))
-
-    @property
-    def extra_bytes(self) -> int:
-        """What is held beside the buffers."""
-        return self.front.bytes + sum(t.bytes for t in self.turns)
-
-    def leave(self, query: int) -> None:
-        """Serve a query no more."""
-        if self.runs.pop(query, None) is None:
-            return
-        self.schedule.remove(str(query))
-        self.front.unanswered.pop(query, None)
-        self.recast()
-        for turn in self.turns:
-            turn.waiting.discard(query)
-        self.tidy()
-
-    def recast(self) -> None:
-        """Somebody has come or gone; what was learnt of grouped filters is kept."""
-        if self.cast is not None:
-            self.filters = self.cast.filters
-        self.cast = None
-
-    def decide_by(self, make_policy: Callable[[], Policy]) -> None:
-        """Let other policies choose the order of grouped filters from now on."""
-        self.filters = ()
-        if self.cast is not None:
-            self.cast.decide_by(make_policy)
-
-    def tidy(self) -> None:
-        """Forget turns that nobody waits for."""
-        self.turns = [t for t in self.turns if t.waiting]
-        self.of_batch = {n: t for t in self.turns for n in t.batches}
 
 
 class Scheduled:
