@@ -20,7 +20,7 @@ from millstream.execute.kernel import DUCKDB_TYPES
 from millstream.sql.dialect import Millstream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 PROVEN_TYPES = frozenset(DUCKDB_TYPES)
 PROVEN_NODES: frozenset[type[exp.Expr]] = frozenset({
@@ -100,8 +100,9 @@ def _is_counted_with(node: exp.Expr) -> bool:
 
 
 @lru_cache(maxsize=4_096)
-def casts_are_proven(sql: str, columns: frozenset[tuple[str, str]]) -> bool:
-    """Whether what a text makes a date, a number or a time of is of types of which both make the same.
+def conversions_are_proven(sql: str, columns: frozenset[tuple[str, str]]) -> bool:
+    """Whether what a text makes a date, a number or a time of, in so many words or by comparing it with one, is of
+    types of which both make the same.
 
     `columns` are the columns of its sources, by name in lower case, and their kinds (`kind_of`).
     """
@@ -112,11 +113,43 @@ def casts_are_proven(sql: str, columns: frozenset[tuple[str, str]]) -> bool:
     for alias in reversed(list(tree.find_all(exp.Alias))):
         # What a subquery calls a column may also be the name of another.
         known.setdefault(alias.alias.lower(), set()).update(_kinds(alias.this, known))
-    casts = (n for n in tree.walk() if isinstance(n, exp.Cast | exp.TsOrDsToDate | exp.WeekOfYear))
-    return all(_is_sure(node, known) for node in casts)
+    return all(_is_sure(node, known) for node in tree.walk())
 
 
 def _is_sure(node: exp.Expr, known: Mapping[str, set[str]]) -> bool:
+    if isinstance(node, exp.Cast | exp.TsOrDsToDate | exp.WeekOfYear):
+        return _is_sure_cast(node, known)
+    if isinstance(node, COMPARED):
+        return _are_alike(list(node.iter_expressions()), known)
+    if isinstance(node, exp.Coalesce | exp.Case | exp.If):
+        return _are_alike(_results(node), known)
+    return True
+
+
+def _are_alike(values: Sequence[exp.Expr], known: Mapping[str, set[str]]) -> bool:
+    """Whether some values are all numbers, all times, or all neither: else one of them is cast without a word."""
+    made = set[str]()
+    for value in values:
+        is_moment = isinstance(value, exp.Literal) and value.is_string and MOMENT.fullmatch(value.name)
+        made |= {MOMENTS} if is_moment else {_family(kind) for kind in _kinds(value, known)}
+    # What is written like a time is text to text, and a time to times.
+    return len(made - {MOMENTS}) <= 1 and not (MOMENTS in made and NUMBER in made)
+
+
+def _family(kind: str) -> str:
+    return NUMBER if kind in (INTEGER, DECIMAL, FLOATING) else kind
+
+
+def _results(node: exp.Expr) -> list[exp.Expr]:
+    """What an expression may have the value of."""
+    if isinstance(node, exp.Coalesce):
+        return list(node.iter_expressions())
+    branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
+    last = node.args.get("default") if isinstance(node, exp.Case) else node.args.get("false")
+    return [*(branch.args["true"] for branch in branches), *([last] if last is not None else [])]
+
+
+def _is_sure_cast(node: exp.Expr, known: Mapping[str, set[str]]) -> bool:
     if isinstance(node, exp.Cast) and _is_own_merge(node.this):
         return True
     to = node.to.this if isinstance(node, exp.Cast) else KIND.DATE
@@ -127,6 +160,9 @@ def _is_sure(node: exp.Expr, known: Mapping[str, set[str]]) -> bool:
 
 
 INTEGER, DECIMAL, FLOATING, TIME, OTHER = "integer", "decimal", "floating", "time", "other"
+NUMBER, MOMENTS = "number", "a time in quotes"
+PREDICATES = (exp.Predicate, exp.Connector, exp.Not, exp.Boolean)
+COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.Between, exp.In)
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?")
 MADE = {KIND.DOUBLE: FLOATING, KIND.BIGINT: INTEGER, KIND.INT: INTEGER}
 
@@ -154,6 +190,16 @@ def _kinds(node: exp.Expr, known: Mapping[str, set[str]]) -> set[str]:
         return {INTEGER}
     if isinstance(node, exp.TsOrDsToDate):
         return {TIME}
+    if isinstance(node, exp.Null):
+        return set()
+    if isinstance(node, PREDICATES):
+        return {OTHER}
+    if isinstance(node, exp.Case | exp.If):
+        return set[str]().union(*(_kinds(result, known) for result in _results(node)))
+    if isinstance(node, exp.Filter):
+        return _kinds(node.this, known)
+    if isinstance(node, exp.Subquery | exp.Select):
+        return set[str]().union(*(_kinds(value, known) for value in node.selects))
     found = [_kinds(child, known) for child in node.iter_expressions() if not isinstance(child, exp.Boolean)]
     return set().union(*found) if found else {OTHER}
 

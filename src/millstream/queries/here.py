@@ -62,7 +62,7 @@ def _proven(text: str, tables: Mapping[str, pa.Table]) -> str | None:
         return None
     words = translate.to_duckdb(text)
     kinds = frozenset((f.name.lower(), translate.kind_of(f.type)) for f in columns)
-    return words if words is not None and translate.casts_are_proven(text, kinds) else None
+    return words if words is not None and translate.conversions_are_proven(text, kinds) else None
 
 
 def answer(text: str, tables: Mapping[str, pa.Table], types: Sequence[pa.DataType]) -> pa.Table | None:

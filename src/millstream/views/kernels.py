@@ -58,7 +58,7 @@ def can_run(part: Part, table: TableInfo, sources: Mapping[str, Scan]) -> bool:
     used = [s for n, s in sources.items() if n in text]
     if not all(_is_plain(s, text) for s in used) or translate.to_duckdb(text) is None:
         return False
-    return translate.casts_are_proven(text, _columns(used))
+    return translate.conversions_are_proven(text, _columns(used))
 
 
 def can_merge(part: Part, table: TableInfo) -> bool:
@@ -209,7 +209,7 @@ class Kernels:
         if sum(s.rows for s in used.values()) > MOST_ROWS_HERE:
             return None
         words = translate.to_duckdb(text)
-        if words is None or not translate.casts_are_proven(text, _columns(used.values())):
+        if words is None or not translate.conversions_are_proven(text, _columns(used.values())):
             return None
         files = {n: tuple(str(self._lake.path_of(s, f)) for f in s.files) for n, s in used.items() if s.files}
         try:
