@@ -1,7 +1,7 @@
 """Bugs planted on purpose: each must make some generated query break the law. Runs with `--planted`.
 
-Each bug names the feed that meets it, one of those that run without bugs every time. Some of its queries that have
-to do with the bug are asked; the same ones are asked without it.
+Some queries of a feed that have to do with the bug are asked, of one feed after the other until one is answered
+wrongly; the same ones are asked without it.
 """
 
 from __future__ import annotations
