@@ -320,13 +320,13 @@ def test_a_batch_is_handed_to_tasks_as_a_file_that_goes_with_its_turn(
     opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slicing, "HERE_ROWS", -1)
-    written, dump = [], parcels.pickle.dumps
+    written, write = [], parcels._write
 
-    def noted(*what: Any) -> bytes:
+    def noted(*what: Any) -> None:
         written.append(what)
-        return dump(*what)
+        write(*what)
 
-    monkeypatch.setattr(parcels.pickle, "dumps", noted)
+    monkeypatch.setattr(parcels, "_write", noted)
     with opened("one") as db:
         create(db)
         for length in (2, 5, 9):

@@ -324,6 +324,12 @@ def test_slices_may_be_joined_in_tasks(
         assert told(db, story) | every(db) == expected
     assert units.jobs > 0
     assert any(expected.values())
+    for module in (slicing, scheduled):
+        monkeypatch.setattr(module, "is_small", lambda portion: (portion.asked.low + portion.asked.high) % 2)
+    with opened("both") as db:
+        create(db)
+        db.sql(f"SET join_policy = {policy}")
+        assert told(db, story) | every(db) == expected
 
 
 def test_time_may_be_timestamps(opened: Callable[[str], Database], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,16 @@
 """Batches of a scheduled join: their rows, and how tasks get them.
 
 A batch never changes. Many units look into it, in the driver and in Spark's tasks: these are sent no rows but the
-name of a file, so that a batch is written once and read once by each worker, however many slices it has.
+name of a file, so that a batch is packed once, however many slices it has. From then on the file is all that is
+held of it, a quarter of what its rows take in memory or less; reading it again is nothing beside a job.
 """
 
 from __future__ import annotations
 
-import pickle
 import uuid
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +25,10 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Places = NDArray[np.integer[Any]]
 
-MOST_UNPACKED = 8
-"""A worker keeps so many of the batches that it was sent last."""
+ID, TIME, ENTER = "__ms_id", "__ms_time", "__ms_enter"
+"""Columns of a packed batch beside its own."""
+PACKED = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", 1))
+"""Numbers and times come nearly to nothing, and packing takes no longer than writing them plain."""
 
 
 @dataclass(frozen=True)
@@ -70,30 +71,65 @@ class Rows:
 
 
 class Parcel:
-    """The rows of a batch, which many units look into.
-
-    Tasks are sent the name of a file, which is written when the first of them is sent and goes with the parcel; a
-    worker that has read it keeps it for the next slices.
-    """
+    """The rows of a batch, which many units look into: held here until they are packed for the first task."""
 
     def __init__(self, rows: Rows, folder: Path | None = None) -> None:
-        self.rows = rows
+        self._rows: Rows | None = rows
+        self._count = len(rows)
         self._folder = folder
         self._path: Path | None = None
+        self._packed = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def rows(self) -> Rows:
+        """The rows; where they are packed, they are read with each call, so see `opened`."""
+        if self._rows is not None:
+            return self._rows
+        assert self._path is not None
+        return _read(self._path)
+
+    def opened(self) -> Parcel:
+        """The same with its rows at hand, for as long as somebody holds that."""
+        return self if self._rows is not None else Parcel(self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """What is held of it, in memory or else packed."""
+        return self._packed if self._rows is None else self._rows.bytes
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._folder is None:
-            return Parcel, (self.rows,)
         if self._path is None:
-            self._path = self._folder / f"{uuid.uuid4().hex}.batch"
-            weakref.finalize(self, self._path.unlink, missing_ok=True)
-            with segment.storage_errors():
-                self._path.write_bytes(pickle.dumps(self.rows, pickle.HIGHEST_PROTOCOL))
-        return unpacked, (self._path,)
+            if self._folder is None or self._rows is None:
+                return Parcel, (self.rows,)
+            self._pack(self._rows, self._folder / f"{uuid.uuid4().hex}.batch")
+        return _unpacked, (self._path,)
+
+    def _pack(self, rows: Rows, path: Path) -> None:
+        weakref.finalize(self, path.unlink, missing_ok=True)
+        with segment.storage_errors():
+            _write(path, rows)
+            self._packed = path.stat().st_size
+        self._path, self._rows = path, None
 
 
-@lru_cache(MOST_UNPACKED)
-def unpacked(path: Path) -> Parcel:
-    """What was sent to a task; it has always the same to say."""
-    with segment.storage_errors():
-        return Parcel(pickle.loads(path.read_bytes()))
+def _unpacked(path: Path) -> Parcel:
+    return Parcel(_read(path))
+
+
+def _write(path: Path, rows: Rows) -> None:
+    made = rows.rows.append_column(ID, pa.array(rows.ids)).append_column(TIME, pa.array(rows.times))
+    if rows.enter is not rows.times:
+        made = made.append_column(ENTER, pa.array(rows.enter))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, made.schema, options=PACKED) as writer:
+        writer.write_table(made)
+
+
+def _read(path: Path) -> Rows:
+    with segment.storage_errors(), pa.OSFile(str(path)) as file:
+        read = pa.ipc.open_file(file).read_all()
+    marks = {n: read.column(n).to_numpy() for n in (ID, TIME, ENTER) if n in read.column_names}
+    own = read.select([n for n in read.column_names if n not in marks])
+    return Rows(own, marks[ID], marks[TIME], marks.get(ENTER, marks[TIME]))

@@ -305,7 +305,7 @@ class Scheduled:
         leaves = [(leaf, active[stream]) for leaf, stream in enumerate(join.streams) if len(active[stream].ids)]
         with ThreadPoolExecutor(len(join.streams)) as pool:
             made = [b for b in pool.map(lambda own: self._batch(join, turn, *own), leaves) if b is not None]
-        numbered = join.schedule.arrive(*(Arrival(str(b.leaf), len(b.rows)) for b in made))
+        numbered = join.schedule.arrive(*(Arrival(str(b.leaf), len(b)) for b in made))
         turn.batches = {n.number: b for n, b in zip(numbered, made, strict=True)}
         join.of_batch.update(dict.fromkeys(turn.batches, turn))
 

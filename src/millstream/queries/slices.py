@@ -129,6 +129,10 @@ class Unit:
     def batch(self) -> Rows:
         return self.parcel.rows
 
+    def opened(self) -> Unit:
+        """The same with its batch at hand."""
+        return replace(self, parcel=self.parcel.opened())
+
     @property
     def time_column(self) -> str:
         assert self.table.time is not None
@@ -140,7 +144,7 @@ class Unit:
         return self.leaf == 1
 
     def __len__(self) -> int:
-        return len(self.batch)
+        return len(self.parcel)
 
     def may_use(self, ids: Numbers, times: Numbers) -> NDArray[np.bool_]:
         """Which rows of the other stream may be in the slice, as far as these alone can tell."""
@@ -204,7 +208,7 @@ class Batches:
     @staticmethod
     def of(units: Sequence[Unit]) -> Batches:
         parcels = tuple(dict.fromkeys(unit.parcel for unit in units))
-        starts = np.cumsum([0, *(len(p.rows) for p in parcels)])
+        starts = np.cumsum([0, *map(len, parcels)])
         return Batches(parcels, starts, Lookup([p.rows.rows for p in parcels], units[0].own_columns))
 
     def apart(self, places: Places) -> list[tuple[Parcel, NDArray[np.bool_] | slice, int]]:

@@ -88,11 +88,11 @@ class Slicer:
     def run(self, portions: Sequence[Portion], passes: Passes) -> tuple[list[Pairs], int]:
         """What is found in portions, and how many jobs that took; `passes` tests pairs where the kernel cannot."""
         large = [p for p in portions if not is_small(p)]
-        results = _run_here([p for p in portions if is_small(p)])
+        results = _run_here(_opened([p for p in portions if is_small(p)]))
         for own in in_tasks(self._spark.session, slices.run, _shares(large)) if large else ():
             results += own
         unproven = {n for n, pairs in results if pairs is Trouble.UNPROVEN}
-        again = [p for p in portions if p.number in unproven]
+        again = _opened([p for p in portions if p.number in unproven])
         results = [r for r in results if r[0] not in unproven] + slices.run(again, passes)
         found: list[list[Pairs]] = [[slices.no_pairs(p.asked)] for p in portions]
         for number, pairs in results:
@@ -102,10 +102,10 @@ class Slicer:
         return [Pairs.together(parts) for parts in found], int(bool(large))
 
     def _of_unit(self, number: int, unit: Unit, look: Look) -> Portion:
-        scan = self._feeder.since(unit.table, look.snapshot, unit.reach.since)
-        spans, numbers = unit.ruler.times(unit), unit.ruler.numbers(unit)
+        scan, at_hand = self._feeder.since(unit.table, look.snapshot, unit.reach.since), unit.opened()
+        spans, numbers = unit.ruler.times(at_hand), unit.ruler.numbers(at_hand)
         made = self._portion(number, scan, unit.columns, unit.time_column, spans, numbers)
-        return replace(made, unit=replace(unit, ruler=unit.ruler.only(unit)))
+        return replace(made, unit=replace(unit, ruler=unit.ruler.only(at_hand)))
 
     def _portion(
         self, number: int, scan: Scan, columns: tuple[str, ...], time: str, spans: Spans, numbers: Spans
@@ -149,9 +149,15 @@ def _may_be(file: DataFile, numbers: Spans) -> bool:
 def is_small(portion: Portion) -> bool:
     """Whether a portion is for the driver."""
     unit = portion.asked
-    if not unit.equalities and portion.rows * len(unit.batch) > HERE_PAIRS:
+    if not unit.equalities and portion.rows * len(unit) > HERE_PAIRS:
         return False
     return portion.rows <= HERE_ROWS
+
+
+def _opened(portions: Sequence[Portion]) -> list[Portion]:
+    """Portions for the driver, each batch read once."""
+    parcels = {parcel: parcel.opened() for parcel in dict.fromkeys(p.asked.parcel for p in portions)}
+    return [replace(p, unit=replace(p.asked, parcel=parcels[p.asked.parcel])) for p in portions]
 
 
 def _run_here(portions: Sequence[Portion]) -> list[tuple[int, Pairs | Trouble]]:

@@ -252,9 +252,8 @@ class Batch:
     parcel: Parcel
     bits: Bits
 
-    @property
-    def rows(self) -> Rows:
-        return self.parcel.rows
+    def __len__(self) -> int:
+        return len(self.parcel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,30 +328,30 @@ class Turn:
 
     @property
     def rows(self) -> int:
-        return sum(len(b.rows) for b in self.batches.values())
+        return sum(map(len, self.batches.values()))
 
     @property
     def bytes(self) -> int:
         """What is held for it in memory beside the streams."""
-        rows = sum(b.rows.rows.nbytes + b.bits.nbytes for b in self.batches.values())
         marks = [x for a in self.found.values() for x in (a.ids, a.times, a.met)]
-        marks += [x for b in self.batches.values() for x in (b.rows.ids, b.rows.times, b.rows.enter)]
         marks += [t.line.times for t in self.taken.values() if t.line is not None]
-        # Most of these are the same arrays.
-        held = {id(x): x.nbytes for x in marks}
-        return int(rows + sum(held.values()) + sum(r.pairs.bytes + r.alive.nbytes for r in self.results))
+        # Some of these are the same arrays.
+        told = sum({id(x): x.nbytes for x in marks}.values())
+        batches = sum(b.parcel.bytes + b.bits.nbytes for b in self.batches.values())
+        return int(told + batches + sum(r.pairs.bytes + r.alive.nbytes for r in self.results))
 
     def combinations(self) -> Combinations:
         """All pairs that there are so far."""
         rows: dict[int, list[Rows]] = {0: [], 1: []}
         places: dict[int, list[Numbers]] = {0: [], 1: []}
         sizes, own = {0: 0, 1: 0}, dict[Batch, int]()
+        opened = {batch: batch.parcel.rows for batch in dict.fromkeys(r.batch for r in self.results)}
         for result in self.results:
             leaf, other = result.batch.leaf, 1 - result.batch.leaf
             if result.batch not in own:
                 own[result.batch] = sizes[leaf]
-                rows[leaf].append(result.batch.rows)
-                sizes[leaf] += len(result.batch.rows)
+                rows[leaf].append(opened[result.batch])
+                sizes[leaf] += len(result.batch)
             places[leaf].append(result.pairs.mine + np.int64(own[result.batch]))
             places[other].append(result.pairs.theirs + np.int64(sizes[other]))
             rows[other].append(result.pairs.rows)
@@ -361,15 +360,15 @@ class Turn:
             {leaf: Rows.together(parts) for leaf, parts in rows.items()},
             {leaf: np.concatenate(parts) for leaf, parts in places.items()},
             np.concatenate([r.alive for r in self.results]),
-            self._away(),
+            self._away(opened),
         )
 
-    def _away(self) -> Numbers:
+    def _away(self, opened: Mapping[Batch, Rows]) -> Numbers:
         """How far the pairs are away, where windows are counted in rows."""
         found = [np.empty(0, np.int64)]
         for result in self.results:
             leaf, pairs = result.batch.leaf, result.pairs
             ruler = self.ruler(self.cast.streams[leaf], self.cast.streams[1 - leaf])
             if isinstance(ruler, ByRows):
-                found.append(ruler.away(result.batch.rows, pairs.rows, pairs.mine, pairs.theirs))
+                found.append(ruler.away(opened[result.batch], pairs.rows, pairs.mine, pairs.theirs))
         return np.concatenate(found)
