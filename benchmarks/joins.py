@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +36,21 @@ from harness import Measure, Run, Target, at_least, at_most, main
 from millstream.queries.scheduled import MANY_ROWS
 from millstream.schedule.join_policies import GREEDY, LWO, POLICIES
 
-RATE = 50_000
-"""Rows a second of each stream: at this rate the largest slice of every distribution takes a second or more."""
+
+@dataclass(frozen=True)
+class Pace:
+    """Rows a second of each stream, and how many seconds are between arrivals, on average."""
+
+    rate: int
+    distance: float
+
+
+PACE = Pace(50_000, 8.0)
+OWN_PACES = {"uniform": Pace(80_000, 12.0)}
+"""At these rates the largest slice of every distribution takes a second or more; uniform windows have six that are
+equal, so each is smaller, and all six take as long."""
 MEETS = 0.1
 """Partners of a row in the longest window: with many more, delivering costs more than joining."""
-DISTANCE = 8.0
-"""Seconds between arrivals, on average."""
-WARM = 8.0
-"""Arrivals in the first seconds are not counted."""
 ARRIVALS, FEWEST_BURSTS = 16, 3
 """A run has so many arrivals, or more if that were fewer bursts; with half as many one that comes at a bad moment
 makes a third of the average."""
@@ -58,20 +66,22 @@ Outcomes = Mapping[str, Outcome]
 """By policy."""
 
 
-def _load(run: Run) -> Load:
-    return Load(run.scaled(RATE, 20), MEETS)
+def _load(run: Run, pace: Pace = PACE) -> Load:
+    return Load(run.scaled(pace.rate, 20), MEETS)
 
 
-def _feed(run: Run, load: Load, burst: int, seed: int) -> Feed:
+def _feed(run: Run, load: Load, burst: int, seed: int, distance: float = PACE.distance) -> Feed:
     """The arrivals of one run, so many that bursts have just the size that they are to have on average.
 
     At small scales it lasts fewer seconds, with as many arrivals or a few less.
     """
     whole = burst * max(FEWEST_BURSTS, round(ARRIVALS / burst))
-    number, lasting = max(4, round(whole * min(1.0, 10 * run.scale))), whole * DISTANCE
+    number, lasting = max(4, round(whole * min(1.0, 10 * run.scale))), whole * distance
     short = max(LEAST, lasting * min(1.0, run.scale)) / lasting
     due = arrivals(burst, number, lasting * short, seed)
-    return Feed.of(load, due, round(load.rate * DISTANCE), WARM * short if run.scale >= 1 else 0.0)
+    # What arrives before the second one on average is not counted.
+    warm = distance * short if run.scale >= 1 else 0.0
+    return Feed.of(load, due, round(load.rate * distance), warm)
 
 
 def _policies(run: Run, prepared: Path, load: Load, feed: Feed, windows: Sequence[int], name: str) -> Outcomes:
@@ -85,8 +95,10 @@ def _policies(run: Run, prepared: Path, load: Load, feed: Feed, windows: Sequenc
 
 
 def _prepared(run: Run, load: Load) -> Path:
-    folder = run.folder / "prepared"
-    prepare(folder, load)
+    """A database with the history, made once for each rate."""
+    folder = run.folder / f"prepared-{load.rate}"
+    if not folder.exists():
+        prepare(folder, load)
     return folder
 
 
@@ -95,15 +107,18 @@ def _prepared(run: Run, load: Load) -> Path:
 
 def distributions(run: Run) -> Sequence[Measure]:
     """Figures 7 and 8."""
-    load, found = _load(run), dict[str, Outcomes]()
+    found, measures = dict[str, Outcomes](), list[Measure]()
     with scheduled_from(run.scaled(MANY_ROWS) if run.scale < 1 else MANY_ROWS):
-        prepared = _prepared(run, load)
         for seed, (name, windows) in enumerate(DISTRIBUTIONS.items()):
-            found[name] = _policies(run, prepared, load, _feed(run, load, 1, seed), windows, name)
+            pace = OWN_PACES.get(name, PACE)
+            load = _load(run, pace)
+            feed = _feed(run, load, 1, seed, pace.distance)
+            found[name] = _policies(run, _prepared(run, load), load, feed, windows, name)
+            measures += _measures(load, name, found[name])
     _plot_averages(run, "distributions", "Average response, all windows", "distribution", list(found.values()))
     for name, outcomes in found.items():
         _plot_windows(run, name.replace(" ", "-"), name, outcomes)
-    return [measure for name, outcomes in found.items() for measure in _measures(load, name, outcomes)]
+    return measures
 
 
 def _measures(load: Load, name: str, outcomes: Outcomes) -> list[Measure]:
@@ -191,16 +206,21 @@ def bursts(run: Run) -> Sequence[Measure]:
     title = "Average response, all windows, small-large"
     _plot_averages(run, "bursts", title, "expected size of bursts", list(found.values()), sizes)
     _plot_windows(run, f"bursts-{sizes[-1]}", f"bursts of {sizes[-1]}", found[sizes[-1]])
-    return [_burst_measure(load, size, outcomes) for size, outcomes in found.items()]
+    return [measure for size, outcomes in found.items() for measure in _burst_measures(load, size, outcomes)]
 
 
-def _burst_measure(load: Load, size: int, outcomes: Outcomes) -> Measure:
+def _burst_measures(load: Load, size: int, outcomes: Outcomes) -> list[Measure]:
     averages = {policy: o.average for policy, o in outcomes.items()}
     better = 100 * (1 - averages[GREEDY] / averages[LWO])
     target = at_least(40) if size == BURSTS[-1] else None
     samples = {policy: _windows(o) for policy, o in outcomes.items()}
     notes = {"averages": averages, **_notes(load, outcomes)}
-    return Measure(f"bursts of {size}: average response, greedy below lwo", better, "%", target, samples, notes)
+    name = f"bursts of {size}"
+    return [
+        Measure(f"{name}: average response, greedy below lwo", better, "%", target, samples, notes),
+        *_memory(name, outcomes),
+        _largest(name, outcomes),
+    ]
 
 
 # sharing
