@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from millstream.catalog.store import Connection
 
 RUNNING, PAUSED, FAILED = "running", "paused", "failed"
-PLAIN, COMPRESSED = pa.ipc.IpcWriteOptions(), pa.ipc.IpcWriteOptions(compression="lz4")
+PLAIN, COMPRESSED = pa.ipc.IpcWriteOptions(), pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""What is packed is mostly small: to hand it to threads takes four times as long as compressing it."""
 LEAST_COMPRESSED = 16_384
-"""Of fewer bytes than this there is little to save, and to set up a compressor costs ten times what they do."""
+"""Of fewer bytes than this there is little to save, and to set up a compressor costs as much as they do."""
 
 
 @dataclass(frozen=True)

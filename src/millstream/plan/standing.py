@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from millstream.plan.incremental import Part, part_from, stream_name
@@ -202,7 +203,7 @@ class QueryPlan:
         """Whether it delivers rows of one stream as they are committed, and can share the work."""
         return self.shared is not None and self.sample.kind is Sampling.COMMIT
 
-    @property
+    @cached_property
     def streams(self) -> tuple[int, ...]:
         return tuple(dict.fromkeys(w.stream for w in self.windows))
 
@@ -210,12 +211,12 @@ class QueryPlan:
         """The join of windows that a part groups the pairs of."""
         return next((p for p in self.pairs if stream_name(p.number) in part.source), None)
 
-    @property
+    @cached_property
     def paired(self) -> frozenset[int]:
         """The windows whose rows are needed for pairs."""
         return frozenset(w for p in self.pairs for w in p.windows)
 
-    @property
+    @cached_property
     def mixed(self) -> frozenset[int]:
         """The windows whose rows are grouped together with those of a streaming table.
 

@@ -162,9 +162,9 @@ def _read(lake: Lake, stream: TableInfo, scan: Scan) -> tuple[Numbers, Numbers]:
     assert stream.time is not None
     assert scan.since is not None
     ids, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    folder = lake.folder(stream)
-    for file in scan.files:
-        rows = segment.read_columns(folder, file.path, (stream.time.column, ROW_ID_COLUMN))
+    folder, wanted = lake.folder(stream), (stream.time.column, ROW_ID_COLUMN)
+    files = [f.path for f in scan.files]
+    for file, rows in zip(scan.files, segment.read_columns_of(folder, files, wanted), strict=True):
         if ROW_ID_COLUMN in rows.column_names:
             ids.append(np.asarray(rows.column(ROW_ID_COLUMN).to_numpy(), np.int64))
         else:

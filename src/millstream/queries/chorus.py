@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from millstream.plan.incremental import merged_name, stream_name
 from millstream.plan.standing import ENTER, LEAVE, N, Sampling, WindowKind
 from millstream.queries import dense, here, instants, tasks
 from millstream.queries.answering import Feed, apart
-from millstream.queries.panes import can_merge
+from millstream.queries.panes import are_in_order, changes
 from millstream.queries.run import Run, Step
 from millstream.queries.running import MOST_INSTANTS, Stepper, keep, numbered
 from millstream.queries.spreading import likeness, passes
@@ -252,7 +253,7 @@ class Chorus:
 
     def needs_spark(self, run: Run) -> bool:
         """Whether passes or merges of a query are jobs of Spark."""
-        return bool(run.unmergeable) or not all(map(can_merge, run.plan.parts)) or not self.takes(run)
+        return bool(run.unmergeable) or not run.can_merge or not self.takes(run)
 
     def _began(self, run: Run, found: Arrived) -> Step:
         """A step of one of the queries, in which what has come is noted."""
@@ -462,8 +463,12 @@ class Bounds:
     @staticmethod
     def between(enter: Numbers, leave: Numbers) -> Bounds:
         is_open = leave >= enter
-        panes, of = np.unique(np.stack([enter[is_open], leave[is_open]]), axis=1, return_inverse=True)
-        made = np.full(len(enter), -1, np.int64)
+        enter, leave, made = enter[is_open], leave[is_open], np.full(len(enter), -1, np.int64)
+        if are_in_order(enter, leave):
+            firsts = np.concatenate([[0] if len(enter) else [], changes(enter, leave)]).astype(np.int64)
+            made[is_open] = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(enter)))
+            return Bounds(enter[firsts], leave[firsts], made)
+        panes, of = np.unique(np.stack([enter, leave]), axis=1, return_inverse=True)
         made[is_open] = of.reshape(-1)
         return Bounds(panes[0], panes[1], made)
 
@@ -509,6 +514,6 @@ def _copied(found: Sequence[pa.Table]) -> list[pa.Table]:
 
 def merged_together(merge: Merge, part: Part, schema: pa.Schema, wanted: Sequence[Sequence[pa.Table]]) -> pa.Table:
     """The same as one table, with the number of its list before each group."""
-    counts = [sum(p.num_rows for p in pieces) for pieces in wanted]
-    rows = pa.concat_tables([schema.empty_table(), *(p for pieces in wanted for p in pieces)])
+    counts = [sum([p.num_rows for p in pieces]) for pieces in wanted]
+    rows = pa.concat_tables([schema.empty_table(), *chain.from_iterable(wanted)]).combine_chunks()
     return merge(part, rows, np.repeat(np.arange(len(wanted)), counts), len(wanted))

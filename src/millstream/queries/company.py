@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from millstream.deliver.render import counted
 from millstream.queries import chorus, joining
 from millstream.queries.known import may_share, shown_name
-from millstream.queries.panes import can_merge
 from millstream.queries.scheduled_join import size_of
 from millstream.queries.spreading import likeness
 from millstream.schedule.eddy import Tickets
@@ -160,7 +159,7 @@ class Company:
         shapes = len({(run.plan.windows[0], run.plan.sample) for run in choir})
         yield f"Panes on {stream}, cut for {counted(shapes, 'kind')} of window"
         by = "" if all(run.is_proven is not False for run in choir) else " in one Spark job"
-        by += "" if all(can_merge(p) for run in choir for p in run.plan.parts) else ", merged by Spark"
+        by += "" if all(run.can_merge for run in choir) else ", merged by Spark"
         yield f"Shared {_others(len(choir))}: one commit for each basket, {_passes(len(texts))} over its rows{by}"
         for part in map(chorus.by_pane, plan.parts):
             alike = likeness(part)

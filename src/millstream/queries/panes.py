@@ -26,6 +26,8 @@ from millstream.views import merging
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from millstream.plan.incremental import Part
 
 
@@ -214,11 +216,22 @@ def by_place(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[int, pa.T
 def by_pane(rows: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
     """Rows, of which there are some, by where they enter and where they leave."""
     enter, leave = (np.asarray(rows.column(c).to_numpy(), np.int64) for c in (E, U))
-    order = np.lexsort((leave, enter))
-    rows, enter, leave = rows.take(pa.array(order)), enter[order], leave[order]
-    differs = (np.diff(enter) != 0) | (np.diff(leave) != 0)
-    for low, high in pairwise([0, *(np.flatnonzero(differs) + 1).tolist(), len(order)]):
+    if not are_in_order(enter, leave):
+        order = np.lexsort((leave, enter))
+        rows, enter, leave = rows.take(pa.array(order)), enter[order], leave[order]
+    for low, high in pairwise([0, *changes(enter, leave).tolist(), len(enter)]):
         yield int(enter[low]), int(leave[low]), rows.slice(low, high - low)
+
+
+def are_in_order(enter: NDArray[np.int64], leave: NDArray[np.int64]) -> bool:
+    """Whether panes come by where they enter, those that enter together by where they leave."""
+    later, same = enter[1:] > enter[:-1], enter[1:] == enter[:-1]
+    return bool((later | (same & (leave[1:] >= leave[:-1]))).all())
+
+
+def changes(enter: NDArray[np.int64], leave: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where another pane begins, but for the first."""
+    return np.flatnonzero((enter[1:] != enter[:-1]) | (leave[1:] != leave[:-1])) + 1
 
 
 def with_pane(rows: pa.Table, place: int, schema: pa.Schema) -> pa.Table:

@@ -63,9 +63,9 @@ class _Pile:
             tier.clear()
         self.tiers.append([node])
 
-    def nodes(self) -> Iterator[Node]:
-        for tier in self.tiers:
-            yield from tier
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for tier in self.tiers for node in tier]
 
 
 class Piles:
@@ -98,7 +98,7 @@ class Piles:
         yield from self._waiting
         yield from (rows for _, _, rows in self._arranged)
         for place, pile in zip(self._places, self._piles, strict=True):
-            for rows in (r for n in pile.nodes() for r in n.pieces()):
+            for rows in (r for n in pile.nodes for r in n.pieces()):
                 yield with_pane(rows, place, self._schema)
 
     def at_each(self, instants: Sequence[int], merge: Merge) -> list[list[pa.Table]]:
@@ -121,7 +121,7 @@ class Piles:
 
     def unmade(self, covers: Sequence[Sequence[Node]]) -> list[Node]:
         """The merges that were noted, of those that are of use now and later."""
-        kept = [n for pile in self._piles for n in pile.nodes()]
+        kept = [n for pile in self._piles for n in pile.nodes]
         wanted = [n for cover in covers for n in cover]
         nodes = {id(n): n for n in (*wanted, *kept, *self._blocks.values()) if n.rows is None}
         return list(nodes.values())
@@ -178,15 +178,15 @@ class Piles:
         """Whole blocks of 16, 256 … piles, and the piles beside them, that make up all of them."""
         low, high, fan = self._base, self._base + len(self._piles), self.fan
         while low < high:
-            level = 0
-            while low % fan ** (level + 1) == 0 and low + fan ** (level + 1) <= high:
-                level += 1
-            yield from self._block(level, low // fan**level)
-            low += fan**level
+            level, size = 0, 1
+            while low % (size * fan) == 0 and low + size * fan <= high:
+                level, size = level + 1, size * fan
+            yield from self._block(level, low // size)
+            low += size
 
     def _block(self, level: int, index: int) -> list[Node]:
         if level == 0:
-            return list(self._piles[index - self._base].nodes())
+            return self._piles[index - self._base].nodes
         known = self._blocks.get((level, index))
         if known is None:
             inner = [n for i in range(self.fan) for n in self._block(level - 1, self.fan * index + i)]

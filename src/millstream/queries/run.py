@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from millstream.plan.standing import QueryPlan
 from millstream.queries.held import Held
-from millstream.queries.panes import Panes
+from millstream.queries.panes import Panes, can_merge
 from millstream.queries.piles import Piles
 from millstream.queries.place import Place
 from millstream.queries.tuning import Choice, Chunks
@@ -60,6 +61,11 @@ class Run:
     """By stream: the position that is stored."""
     stale: set[int] = field(default_factory=set)
     """Streaming tables that rows were taken from, so that states made of them are to be made anew."""
+
+    @cached_property
+    def can_merge(self) -> bool:
+        """Whether Arrow knows all merges of its states."""
+        return all(map(can_merge, self.plan.parts))
 
     @property
     def is_split(self) -> bool:

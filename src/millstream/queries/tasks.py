@@ -73,15 +73,15 @@ class Portion:
     files: tuple[DataFile, ...]
     inlined: tuple[pa.Table, pa.Array] | None
 
-    def read(self) -> tuple[pa.Table, NDArray[np.int64]]:
-        """The rows and their numbers."""
+    def read(self, columns: Sequence[str] | None = None) -> tuple[pa.Table, NDArray[np.int64]]:
+        """The rows, with some of the columns or all, and their numbers."""
         parts, ids = [], []
         for file in self.files:
-            data, own = segment.read(Path(self.folder), self.table, file)
+            data, own = segment.read(Path(self.folder), self.table, file, columns)
             parts.append(data)
             ids.append(np.asarray(own.to_numpy(zero_copy_only=False), np.int64))
         if self.inlined is not None:
-            parts.append(self.inlined[0])
+            parts.append(self.inlined[0] if columns is None else self.inlined[0].select(columns))
             ids.append(np.asarray(self.inlined[1].to_numpy(zero_copy_only=False), np.int64))
         return pa.concat_tables(parts), np.concatenate(ids)
 
@@ -164,7 +164,7 @@ def _task(
 
 
 def _run(share: Share) -> list[pa.Table] | None:
-    rows, numbers = share.portion.read()
+    rows, numbers = share.portion.read(_columns(share))
     tables = {}
     for number, marking, since, below in share.windows:
         within = (numbers >= since) & (numbers < below)
@@ -175,6 +175,13 @@ def _run(share: Share) -> list[pa.Table] | None:
             # The other side of a UNION ALL has no rows in this task.
             tables.setdefault(stream_name(stream), next(iter(tables.values())).slice(0, 0))
     return here.partials(share.parts, share.schemas, tables)
+
+
+def _columns(share: Share) -> list[str]:
+    """The columns that somebody asks for, and the time."""
+    table, text = share.portion.table, " ".join(p.fragment for p in share.parts).lower()
+    time = None if table.time is None else table.time.column
+    return [n for n in table.schema.names if n == time or f"`{n.lower()}`" in text]
 
 
 def _no_rows(table: TableInfo) -> pa.Table:

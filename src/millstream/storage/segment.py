@@ -13,6 +13,7 @@ import struct
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -35,6 +36,7 @@ SEGMENT_ROWS = 1_048_576
 ROW_GROUP_ROWS = 262_144
 """Smaller groups write slower, as each has its own dictionaries; larger ones prune less within a file."""
 WRITERS = 2
+READERS = 4
 ROW_ID_FIELD = pa.field(ROW_ID_COLUMN, pa.int64(), metadata={FIELD_ID: b"2147483540"})
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -196,23 +198,28 @@ def regrouped(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table
         yield pa.concat_tables(held)
 
 
-def read(folder: Path, table: TableInfo, file: DataFile) -> tuple[pa.Table, pa.Array]:
-    """The rows of a file and their row ids."""
-    with storage_errors():
-        data = pq.read_table(folder / file.path, partitioning=None)
+def read(
+    folder: Path, table: TableInfo, file: DataFile, columns: Sequence[str] | None = None
+) -> tuple[pa.Table, pa.Array]:
+    """The rows of a file, with some of the table's columns or all, and their row ids."""
+    schema = table.schema.arrow
+    if columns is None:
+        with storage_errors(), pq.ParquetFile(folder / file.path) as opened:
+            data = opened.read()
+    else:
+        schema = pa.schema([schema.field(c) for c in columns])
+        data = read_columns(folder, file.path, (*columns, ROW_ID_COLUMN))
     if ROW_ID_COLUMN in data.column_names:
         ids = data.column(ROW_ID_COLUMN).combine_chunks()
     else:
-        ids = consecutive(file.row_id_start, data.num_rows)
-    return completed(table.schema.arrow, data), ids
+        ids = consecutive(file.row_id_start, file.rows)
+    return completed(schema, data, file.rows), ids
 
 
-def completed(schema: pa.Schema, data: pa.Table) -> pa.Table:
+def completed(schema: pa.Schema, data: pa.Table, rows: int | None = None) -> pa.Table:
     """A file's rows with the columns of a table; those that came after the file was written are null."""
-    present = set(data.column_names)
-    columns = [
-        data.column(f.name).cast(f.type) if f.name in present else pa.nulls(data.num_rows, f.type) for f in schema
-    ]
+    present, count = set(data.column_names), data.num_rows if rows is None else rows
+    columns = [data.column(f.name).cast(f.type) if f.name in present else pa.nulls(count, f.type) for f in schema]
     return pa.table(columns, schema=schema)
 
 
@@ -237,3 +244,11 @@ def read_columns(folder: Path, file_name: str, columns: Sequence[str]) -> pa.Tab
     with storage_errors(), pq.ParquetFile(folder / file_name) as file:
         present = set(file.schema_arrow.names)
         return file.read([c for c in columns if c in present])
+
+
+def read_columns_of(folder: Path, file_names: Sequence[str], columns: Sequence[str]) -> list[pa.Table]:
+    """The same of several files, some of which are read at a time."""
+    if len(file_names) < 2:
+        return [read_columns(folder, name, columns) for name in file_names]
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(partial(read_columns, folder, columns=columns), file_names))
