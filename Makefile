@@ -22,7 +22,7 @@ test: .venv/ready
 	@scripts/test $(PYTHON_BIN)
 
 law: .venv/ready
-	@$(PYTHON_BIN) -m pytest tests/law --cases 2000 --planted -o faulthandler_timeout=0
+	@$(PYTHON_BIN) -m pytest tests/law --cases 2000 --inserts 45 --planted -o faulthandler_timeout=0
 	@MILLSTREAM_LAW_CASES=2000 $(PYTHON_BIN) -m pytest tests/unit/test_shared_law.py tests/unit/test_scheduled_joins.py -o faulthandler_timeout=0
 
 lint: .venv/ready

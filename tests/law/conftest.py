@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("law", "the law of continuous views")
     group.addoption("--cases", type=int, help=f"how many cases to run, {QUERIES} in a feed")
     group.addoption("--first-seed", type=int, default=0, help="the seed of the first feed")
+    group.addoption("--inserts", type=int, help="how many inserts a feed of continuous queries has")
     group.addoption("--planted", action="store_true", help="run the tests with bugs planted on purpose, too")
     group.addoption("--view", type=int, action="append", help="run this view of each feed alone; may be repeated")
 

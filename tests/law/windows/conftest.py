@@ -3,6 +3,7 @@
 pytest tests/law/windows                     300 cases in six feeds, the same each time
 pytest tests/law/windows --cases 1000        20 feeds
 pytest tests/law/windows --first-seed 100    other feeds
+pytest tests/law/windows --inserts 45        longer feeds, as in `make law`
 pytest tests/law/windows --view 17           one query of each feed alone
 """
 
@@ -13,6 +14,8 @@ import pytest
 from tests.law.windows.coverage import Coverage
 
 COVERAGE = pytest.StashKey[Coverage]()
+INSERTS = 30
+"""In `make test`."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -26,3 +29,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture
 def window_coverage(request: pytest.FixtureRequest) -> Coverage:
     return request.config.stash.setdefault(COVERAGE, Coverage())
+
+
+@pytest.fixture
+def inserts(request: pytest.FixtureRequest) -> int:
+    """How long each feed is."""
+    found: int = request.config.getoption("inserts", None) or INSERTS
+    return found

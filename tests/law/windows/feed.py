@@ -60,7 +60,7 @@ class Failure:
     what: str
     history: str
 
-    def text(self, seed: int) -> str:
+    def text(self, seed: int, length: int) -> str:
         number = self.query.number
         return (
             f"{self.query.name} of seed {seed} ({self.query.shape}): {self.what}\n"
@@ -68,6 +68,7 @@ class Failure:
             f"    DuckDB: {self.query.reference}\n"
             f"    after:  {self.history}\n"
             f"    again:  pytest tests/law/windows/test_windows.py --first-seed {seed} --cases 1 --view {number}"
+            f" --inserts {length}"
         )
 
 
@@ -200,7 +201,7 @@ class Run:
         parts += [s.create for s in self.feed.streams]
         if self.ended is not None:
             parts.append(f"the feed ended after {'; '.join(self._happened)}: {self.ended}")
-        return "\n\n".join([*parts, *(f.text(self.feed.seed) for f in self.failures.values())])
+        return "\n\n".join([*parts, *(f.text(self.feed.seed, self.feed.length) for f in self.failures.values())])
 
 
 def read(delivery: Any, query: Query, ticks: Ticks) -> Found:

@@ -38,6 +38,8 @@ SETTINGS = {
     "incremental": ("on", "on", "off", "auto"),
     "chunks": ("1", "4", "64", "auto"),
 }
+LENGTH = 45
+"""The number of inserts of a feed, if nothing else is said."""
 BATCHES = (0, 1, 1, 2, 3, 5, 8, 13, 25)
 MOST_LATE = 12
 """How far behind the watermark a late row is at most, mostly."""
@@ -125,6 +127,8 @@ class Feed:
     contents: dict[str, pa.Table]
     queries: tuple[Query, ...]
     steps: tuple[Step, ...]
+    length: int
+    """The number of inserts that it was made with."""
 
     def stream(self, name: str) -> Stream:
         return next(s for s in self.streams if s.name == name)
@@ -133,7 +137,7 @@ class Feed:
         return next(q for q in self.queries if q.number == number)
 
 
-def a_feed(seed: int, queries: int = QUERIES, length: int = 45) -> Feed:
+def a_feed(seed: int, queries: int = QUERIES, length: int = LENGTH) -> Feed:
     """The feed of a seed; `length` is the number of inserts."""
     rng = Random(f"windows of {seed}")
     streams = some_streams(rng)
@@ -142,7 +146,7 @@ def a_feed(seed: int, queries: int = QUERIES, length: int = 45) -> Feed:
     made = some_queries(Random(f"queries over windows of {seed}"), streams, tables, queries)
     script = Script(Random(f"steps over windows of {seed}"), streams, tables, contents, made)
     script.write(length)
-    return Feed(seed, streams, tables, contents, made, tuple(in_manner(seed, script.steps)))
+    return Feed(seed, streams, tables, contents, made, tuple(in_manner(seed, script.steps)), length)
 
 
 def in_manner(seed: int, steps: Sequence[Step]) -> Iterator[Step]:

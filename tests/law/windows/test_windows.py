@@ -38,9 +38,9 @@ def check(feed: Feed, open_database: Open, coverage: Coverage) -> Run:
 
 
 def test_queries_equal_their_plain_queries(
-    seed: int, open_database: Open, window_coverage: Coverage, views: list[int] | None
+    seed: int, inserts: int, open_database: Open, window_coverage: Coverage, views: list[int] | None
 ) -> None:
-    feed = a_feed(seed)
+    feed = a_feed(seed, length=inserts)
     run = check(feed if views is None else only(feed, views), open_database, window_coverage)
     if manner_of(seed).has_tasks and views is None:
         assert tasks._run.__qualname__ in run.jobs.works
