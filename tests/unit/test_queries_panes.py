@@ -6,11 +6,13 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from millstream.plan.incremental import Part, Partial
-from millstream.queries.panes import Panes, UnmergeableError, can_merge, with_pane
+from millstream.queries.chorus import Bounds
+from millstream.queries.panes import Panes, UnmergeableError, by_pane, can_merge, with_pane
 from millstream.queries.piles import FAN, Piles
 
 if TYPE_CHECKING:
@@ -233,3 +235,28 @@ def test_what_cannot_be_merged_is_left_as_it_was() -> None:
     kept = pa.concat_tables(list(panes.tables()))
     assert sorted(kept.column("u").to_pylist()) == [5, 9]
     assert kept.column("e").to_pylist() == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("in_order", [True, False])
+def test_rows_come_pane_by_pane_in_whatever_order_they_are(seed: int, in_order: bool) -> None:
+    rng = Random(seed)
+    rows: list[Row] = [(rng.randrange(4), rng.randrange(4, 7), k, k, k) for k in range(rng.choice([1, 2, 40]))]
+    rows = sorted(rows) if in_order else rows
+    found = list(by_pane(table(rows)))
+    assert [pane[:2] for pane in found] == sorted({row[:2] for row in rows})
+    for enter, leave, own in found:
+        assert list(zip(*own.to_pydict().values(), strict=True)) == [r for r in rows if r[:2] == (enter, leave)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("in_order", [True, False])
+def test_each_fine_pane_is_in_the_pane_of_its_bounds(seed: int, in_order: bool) -> None:
+    rng = Random(seed)
+    pairs = [(rng.randrange(5), rng.randrange(7)) for _ in range(rng.choice([0, 1, 30]))]
+    pairs = sorted(pairs) if in_order else pairs
+    enter, leave = (np.array([p[n] for p in pairs], np.int64) for n in (0, 1))
+    made = Bounds.between(enter, leave)
+    panes = list(zip(made.enter.tolist(), made.leave.tolist(), strict=True))
+    assert panes == sorted({p for p in pairs if p[0] <= p[1]})
+    assert [None if n < 0 else panes[n] for n in made.of.tolist()] == [p if p[0] <= p[1] else None for p in pairs]

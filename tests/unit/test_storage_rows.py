@@ -213,3 +213,20 @@ def test_the_recorded_size_of_a_table_is_that_of_its_files(
     table = stored.table_of(plain._lake, "t")
     live = sum(f.bytes for f in stored.live_files(plain._lake, "t"))
     assert plain._lake.catalog.table_stats(table).bytes == live
+
+
+def test_some_columns_of_a_file_are_read_with_all_row_ids(plain: Database) -> None:
+    lake, second = plain._lake, insert(plain, 0, LARGE)
+    third = insert(plain, second, LARGE)
+    delete(lake, set(range(second, third, 2)))
+    plain.sql("ALTER TABLE t ADD COLUMN late INT")
+    plain.insert("t", [(third + i, str(i), i) for i in range(LARGE)])
+    table, counts = stored.table_of(lake, "t"), []
+    for file in lake.scan(table, lake.catalog.current).files:
+        whole, ids = segment.read(lake.folder(table), table, file)
+        counts.append((whole.num_rows, whole.column("late").null_count, len(ids)))
+        for columns in (["late"], ["x"], ["id", "late"], ["late", "x", "id"]):
+            rows, own_ids = segment.read(lake.folder(table), table, file, columns)
+            assert rows.equals(whole.select(columns))
+            assert own_ids.equals(ids)
+    assert sorted(counts) == [(LARGE // 2,) * 3, (LARGE, 0, LARGE), (LARGE,) * 3]
