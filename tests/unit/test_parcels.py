@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from millstream.errors import MillstreamError
+from millstream.queries import parcels
 from millstream.queries.parcels import Parcel, Rows
 
 
@@ -52,6 +53,16 @@ def test_one_batch_is_one_in_a_task_whatever_looks_into_it(tmp_path: Path) -> No
     parcel = Parcel(some(10), tmp_path)
     first, second = pickle.loads(pickle.dumps([parcel, parcel]))
     assert first is second
+
+
+def test_a_large_batch_is_packed_when_it_is_put_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcels, "PACKED_FROM", 100)
+    small, large = Parcel(some(99), tmp_path), Parcel(some(100), tmp_path)
+    for parcel in (small, large, large):
+        parcel.put_away()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert small.rows is small.rows
+    assert is_same(large.rows, some(100))
 
 
 def test_its_file_goes_with_it(tmp_path: Path) -> None:

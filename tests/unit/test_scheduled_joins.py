@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millstream
-from millstream.queries import joining, scheduled, slicing
+from millstream.queries import joining, parcels, scheduled, slicing
 from millstream.schedule.join_policies import Measured
 from millstream.storage import inline, segment, upkeep
 
@@ -326,6 +326,7 @@ def test_slices_may_be_joined_in_tasks(
     assert any(expected.values())
     for module in (slicing, scheduled):
         monkeypatch.setattr(module, "is_small", lambda portion: (portion.asked.low + portion.asked.high) % 2)
+    monkeypatch.setattr(parcels, "PACKED_FROM", 0)
     with opened("both") as db:
         create(db)
         db.sql(f"SET join_policy = {policy}")

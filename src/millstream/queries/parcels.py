@@ -70,8 +70,12 @@ class Rows:
         )
 
 
+PACKED_FROM = 65_536
+"""A batch of so many rows is packed when nobody looks into it, whether or not it goes to tasks."""
+
+
 class Parcel:
-    """The rows of a batch, which many units look into: held here until they are packed for the first task."""
+    """The rows of a batch, which many units look into: held here until they are packed."""
 
     def __init__(self, rows: Rows, folder: Path | None = None) -> None:
         self._rows: Rows | None = rows
@@ -100,17 +104,22 @@ class Parcel:
         """What is held of it, in memory or else packed."""
         return self._packed if self._rows is None else self._rows.bytes
 
-    def __reduce__(self) -> tuple[object, ...]:
-        if self._path is None:
-            if self._folder is None or self._rows is None:
-                return Parcel, (self.rows,)
-            self._pack(self._rows, self._folder / f"{uuid.uuid4().hex}.batch")
-        return _unpacked, (self._path,)
+    def put_away(self) -> None:
+        """Nobody looks into it for now."""
+        if self._count >= PACKED_FROM:
+            self._pack()
 
-    def _pack(self, rows: Rows, path: Path) -> None:
+    def __reduce__(self) -> tuple[object, ...]:
+        self._pack()
+        return (Parcel, (self.rows,)) if self._path is None else (_unpacked, (self._path,))
+
+    def _pack(self) -> None:
+        if self._folder is None or self._rows is None:
+            return
+        path = self._folder / f"{uuid.uuid4().hex}.batch"
         weakref.finalize(self, path.unlink, missing_ok=True)
         with segment.storage_errors():
-            _write(path, rows)
+            _write(path, self._rows)
             self._packed = path.stat().st_size
         self._path, self._rows = path, None
 

@@ -104,6 +104,9 @@ class Join:
             self.cast.decide_by(make_policy)
 
     def tidy(self) -> None:
-        """Forget turns that nobody waits for."""
+        """Forget turns that nobody waits for, and put away what the others are about."""
         self.turns = [t for t in self.turns if t.waiting]
         self.of_batch = {n: t for t in self.turns for n in t.batches}
+        for turn in self.turns:
+            for batch in turn.batches.values():
+                batch.parcel.put_away()
