@@ -46,9 +46,8 @@ class Pace:
 
 
 PACE = Pace(50_000, 8.0)
-OWN_PACES = {"uniform": Pace(80_000, 12.0)}
-"""At these rates the largest slice of every distribution takes a second or more; uniform windows have six that are
-equal, so each is smaller, and all six take as long."""
+OWN_PACES = {"uniform": Pace(65_000, 8.0)}
+"""At these rates the largest slice of every distribution takes a second or more; of uniform windows it is smaller."""
 MEETS = 0.1
 """Partners of a row in the longest window: with many more, delivering costs more than joining."""
 ARRIVALS, FEWEST_BURSTS = 16, 3
