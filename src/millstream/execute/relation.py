@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812
+from sqlglot import exp
 
 from millstream.execute.types import spark_schema
 from millstream.schema import ROW_ID_COLUMN, quote
@@ -135,7 +136,9 @@ class Relations:
             paths.append(str(scratch))
             starts[scratch.name] = 0
         frame = _read(session, spark_schema(schema), paths)
-        first = F.element_at(F.create_map(*(F.lit(x) for pair in starts.items() for x in pair)), F.col(f"{FILE}"))
+        # As a text, since to build an expression takes a call to Java for each of its parts.
+        listed = ", ".join(f"{exp.Literal.string(name).sql('spark')}, {start}L" for name, start in starts.items())
+        first = F.expr(f"element_at(map({listed}), {FILE})")
         number = F.coalesce(F.col(ROW_ID_COLUMN), first + F.col(POSITION))
         frame = frame.select(
             "*", F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(POSITION)
