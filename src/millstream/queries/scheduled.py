@@ -7,8 +7,9 @@ to the furthest; a slice lies between two neighbouring windows. Which unit of wo
 done, and never before an earlier one; then it is stepped from its own place, and its results are told apart just
 as if it were alone.
 
-The driver holds the batches, and the results that somebody still waits for. What has been released is committed,
-the queries of one turn together; whatever else is known here can be made anew from their places at any time.
+The driver holds the batches, packed if large, and results that somebody still waits for. What has been released is
+committed, the queries of one turn together; whatever else is known here can be made anew from their places at any
+time.
 """
 
 from __future__ import annotations
