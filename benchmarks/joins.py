@@ -47,7 +47,7 @@ class Pace:
 
 PACE = Pace(50_000, 8.0)
 OWN_PACES = {"uniform": Pace(65_000, 8.0)}
-"""At these rates the largest slice of every distribution takes a second or more; of uniform windows it is smaller."""
+"""At these rates the largest slice of all takes a second or more; with uniform windows it has fewer rows."""
 MEETS = 0.1
 """Partners of a row in the longest window: with many more, delivering costs more than joining."""
 ARRIVALS, FEWEST_BURSTS = 16, 3
