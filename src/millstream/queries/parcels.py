@@ -2,7 +2,7 @@
 
 A batch never changes. Many units look into it, in the driver and in Spark's tasks: these are sent no rows but the
 name of a file, so that a batch is packed once, however many slices it has. From then on the file is all that is
-held of it, a quarter of what its rows take in memory or less; reading it again is nothing beside a job.
+held of it, with short keys a quarter of what its rows take in memory; reading it again is little beside a job.
 """
 
 from __future__ import annotations
