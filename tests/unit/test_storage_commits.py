@@ -5,7 +5,8 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from millstream.catalog.commits import Commit
+    from millstream.catalog.store import Connection
     from millstream.database import Database
     from millstream.storage.lake import Lake
 
@@ -190,3 +192,77 @@ def test_threads_that_come_and_go_leave_no_open_files(plain: Database) -> None:
         thread.start()
         thread.join()
     assert open_files() < before + 20
+
+
+# What is durable and not told of yet
+
+GLANCE = 0.2
+"""So long a commit is held for a reader that has to wait for it all the same."""
+
+
+class Slow:
+    """Lets somebody look when a commit is durable and the catalogue does not tell of it yet."""
+
+    def __init__(self, lake: Lake, look: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._look = look
+        self.looks: list[Future[object]] = []
+        self._write = lake.catalog._store.write
+        monkeypatch.setattr(lake.catalog._store, "write", self.write)
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        with self._write() as connection:
+            yield connection
+        if not self.looks:
+            self.looks.append(self._pool.submit(self._look))
+            wait(self.looks, GLANCE)
+
+    def finish(self) -> None:
+        assert self.looks
+        for look in self.looks:
+            look.result(PATIENCE)
+        self._pool.shutdown()
+
+
+def test_statistics_are_never_of_a_later_snapshot_than_the_current_one(
+    plain: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, table = plain._lake, stored.table_of(plain._lake, "t")
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        seen.append((lake.catalog.table_stats(table).rows, lake.catalog.row_count(table)))
+
+    slow = Slow(lake, look, monkeypatch)
+    plain.insert("t", [(1, 1.0)])
+    slow.finish()
+    [(told, there)] = seen
+    assert told <= there
+
+
+LOOKS: dict[str, Callable[[Database], object]] = {
+    "a read of a view": lambda db: db.sql("SELECT * FROM whole").fetchall(),
+    "a step of the queries": lambda db: db._engine.queries.advance_all(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_who_looks_while_the_first_insert_is_committed_loses_none_of_its_rows(
+    look: str, database_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with millstream.connect(database_path, clock=ManualClock(), background=False) as db:
+        db.sql("CREATE STREAM s (t BIGINT, v BIGINT) TIMESTAMP BY t")
+        db.sql("CREATE CONTINUOUS VIEW whole AS SELECT count(*) AS n, sum(v) AS total FROM s")
+        db.sql(
+            "CREATE STREAMING VIEW each_ten RANGE UNBOUNDED AS"
+            " SELECT count(*) AS n, sum(v) AS total FROM s [INTERVAL 10] SAMPLE INTERVAL 10"
+        )
+    with millstream.connect(database_path, clock=ManualClock(), background=False) as db:
+        slow = Slow(db._lake, lambda: LOOKS[look](db), monkeypatch)
+        db.insert("s", [(1, 7)])
+        slow.finish()
+        db.insert("s", [(25, 100)])
+        db._engine.queries.advance_all()
+        assert db.sql("SELECT * FROM whole").fetchall() == [(2, 107)]
+        assert list(stored.rows(db._lake, "each_ten").values()) == [(1, 7, 10), (0, None, 20)]

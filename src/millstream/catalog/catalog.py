@@ -7,7 +7,7 @@ call; a writing one knows, since only it writes.
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -91,6 +91,8 @@ class Catalog:
         self._stats: dict[int, TableStats] = {}
         self._pins: dict[int, int] = {}
         self._lock = threading.Lock()
+        self._telling = threading.Lock()
+        """Held from before a commit is durable until `now` tells of it."""
         self._queue = CommitQueue(self._transact)
         try:
             self._now = self._prepare(str(data_path.absolute()) + "/")
@@ -194,11 +196,11 @@ class Catalog:
         return loaded
 
     def table_stats(self, table: TableInfo) -> TableStats:
-        """The table's statistics at the current snapshot."""
+        """The table's statistics at the current snapshot: never of one that `current` does not tell of yet."""
         known = self._stats.get(table.id)
         if known is not None and not self.read_only:
             return known
-        with self.read() as connection:
+        with self._telling, self.read() as connection:
             return stats.load(connection, table.id, stats.column_types(table))
 
     def row_count(self, table: TableInfo, snapshot_id: int | None = None) -> int:
@@ -225,17 +227,20 @@ class Catalog:
             )
 
     def _transact(self, run: Callable[[Commit], None]) -> None:
-        with self._store.write() as connection:
-            commit = Commit(connection, self._now.snapshot, self._clock.now())
-            commit.table_stats = dict(self._stats)
-            run(commit)
-            for table_id, after in commit.table_stats.items():
-                before = self._stats.get(table_id)
-                if before is not after:
-                    stats.save(connection, table_id, before, after)
-            snapshot = commit.finish()
-        self._now = Moment(snapshot, {**self._now.streams, **commit.stream_states})
-        self._stats = commit.table_stats
+        with ExitStack() as until_told:
+            with self._store.write() as connection:
+                commit = Commit(connection, self._now.snapshot, self._clock.now())
+                commit.table_stats = dict(self._stats)
+                run(commit)
+                for table_id, after in commit.table_stats.items():
+                    before = self._stats.get(table_id)
+                    if before is not after:
+                        stats.save(connection, table_id, before, after)
+                snapshot = commit.finish()
+                until_told.enter_context(self._telling)
+            self._now = Moment(snapshot, {**self._now.streams, **commit.stream_states})
+            # After the snapshot: statistics are never of a later one.
+            self._stats = commit.table_stats
 
     def maintain(self, work: Callable[[Connection], T]) -> T:
         """Run housekeeping that makes no snapshot, between two commits."""
