@@ -83,10 +83,9 @@ class Settings:
     @staticmethod
     def _chosen(name: Name, said: str, choices: tuple[str, ...]) -> str:
         if said not in choices:
-            listed = ", ".join(choices)
-            raise _not_a_value(
-                name, f"no {name.text.lower()} {said!r}", f"Write SET {name.text} = one of {listed}."
-            )
+            *others, last = choices
+            hint = f"It is {', '.join(others)} or {last}."
+            raise _not_a_value(name, f"no {name.text.lower()} {said!r}", hint)
         return said
 
     @staticmethod

@@ -208,6 +208,18 @@ def test_a_wrong_command_line_leaves_with_code_2(argv, capsys):
     assert "usage: millstream" in capsys.readouterr().err
 
 
+def test_a_statement_in_the_place_of_the_folder_is_not_taken_for_one(db, piped, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    piped("")
+    assert main(["sql", "SELECT 'x'"]) == 2
+    assert """millstream sql :memory: -c 'SELECT '"'"'x'"'"''""" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["sql", "a new folder", "-c", "CREATE"]) == 0
+    (tmp_path / "my data").mkdir()
+    assert main(["sql", "my data"]) == 0
+    assert db.ran == ["CREATE"]
+
+
 def test_no_command_shows_the_help_with_code_2(capsys):
     assert main([]) == 2
     assert "examples:" in capsys.readouterr().err

@@ -13,6 +13,8 @@ import sys
 import threading
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from millstream.cli.arguments import IN_MEMORY, build_parser, parse, version
@@ -99,11 +101,27 @@ def _greet(printer: Printer, database: str | None) -> None:
 def _sql(arguments: argparse.Namespace) -> int:
     from millstream.cli.runner import run_all
 
-    if not arguments.texts and not arguments.file and not arguments.stdin and sys.stdin.isatty():
-        print("millstream sql: give statements with -c, a file with -f, or - and a pipe", file=sys.stderr)
-        return USAGE
+    if not arguments.texts and not arguments.file and not arguments.stdin:
+        if _is_statement(arguments.database):
+            print(_as_statement(arguments.database), file=sys.stderr)
+            return USAGE
+        if sys.stdin.isatty():
+            print("millstream sql: give statements with -c, a file with -f, or - and a pipe", file=sys.stderr)
+            return USAGE
     with _opened(arguments, _printer(arguments)) as runner:
         return run_all(_chunks(arguments), runner.run, arguments.keep_going)
+
+
+def _is_statement(database: str) -> bool:
+    """Whether what stands in the place of a folder looks like SQL."""
+    return any(c.isspace() for c in database.strip()) and not Path(database).exists()
+
+
+def _as_statement(text: str) -> str:
+    return (
+        f"millstream sql: {text!r} would be the database's folder; statements come after -c:\n"
+        f"  millstream sql {IN_MEMORY} -c {quote(text)}"
+    )
 
 
 def _chunks(arguments: argparse.Namespace) -> Iterable[Chunk]:
