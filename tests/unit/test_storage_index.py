@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -219,6 +221,31 @@ def test_the_net_builds_copies_of_what_retention_has_split(plain: Database) -> N
     assert all(low >= 10 for low in (f.low or 0 for f in stored.live_files(plain._lake, "w")))
     assert index.missing(plain._lake) == []
     stored.check(plain._lake)
+
+
+MEMORY = """
+import sys
+import pyarrow as pa
+import millstream
+from millstream.storage import index
+
+index.LEAST_ROWS, index.ROW_GROUP_ROWS = 100, 16
+with millstream.connect(sys.argv[1], background=False) as db:
+    db.sql("CREATE TABLE t (k BIGINT)")
+    db.insert("t", [(i,) for i in range(1_500)])
+    db.sql("CREATE INDEX i ON t (k) USING HASH")
+    assert index.build_some(db._lake, 10) == 0 and index.missing(db._lake) == []
+print(pa.default_memory_pool().max_memory())
+"""
+
+
+def test_a_filter_takes_memory_for_the_values_of_its_row_group(database_path: Path) -> None:
+    """In a process of its own, since a pool tells the most that it ever gave."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(database_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 16 << 20, "94 row groups of 16 rows"
 
 
 def test_an_index_is_there_after_reopening(plain: Database, database_path: Path, clock: ManualClock) -> None:

@@ -216,7 +216,9 @@ def _write(folder: Path, table: TableInfo, index: IndexInfo, file: DataFile, dat
     ordered = data.take(_order(data.column(column.name)))
     path = folder / f"{index.id}-{uuid.uuid4()}.parquet"
     repeating = _with_dictionary(column.name, data)
-    bloom = {column.name: True} if index.method is IndexMethod.HASH else None
+    # Without it Arrow has 64 MiB for the filter of each row group until the file is complete.
+    most_values = {"ndv": max(1, min(ROW_GROUP_ROWS, data.num_rows))}
+    bloom = {column.name: most_values} if index.method is IndexMethod.HASH else None
     with segment.storage_errors():
         try:
             with segment.open_for_write(path) as out:
