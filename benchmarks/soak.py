@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def day(run: Run) -> Sequence[Measure]:
     """Stream a day through all queries and look at what it leaves behind."""
     end = max(2 * HOUR, round(DAY * run.scale))
     started, checked = time.perf_counter(), 0.0
-    memory: list[tuple[float, float]] = []
+    memory: list[tuple[float, InUse]] = []
     with millstream.connect(run.folder / "db", background=False) as db:
         _create(db)
         rows = Day()
@@ -70,20 +71,22 @@ def day(run: Run) -> Sequence[Measure]:
                 begun = time.perf_counter()
                 check()
                 checked += time.perf_counter() - begun
-                memory.append((number * BATCH / HOUR, _settled(db) / GIB))
+                memory.append((number * BATCH / HOUR, _in_use(db)))
         _check_kept(db, rows)
     if run.plots is not None:
-        Plot("soak: memory", "hours of stream time", "GiB", [Series("memory", memory)]).save(
-            run.plots / "soak.svg"
-        )
+        series = [
+            Series("in use", [(h, m.total) for h, m in memory]),
+            Series("Java, resident", [(h, m.java) for h, m in memory]),
+        ]
+        Plot("soak: memory", "hours of stream time", "GiB", series).save(run.plots / "soak.svg")
     later = memory[len(memory) // 4 :]
-    slope = float(np.polyfit([h for h, _ in later], [m for _, m in later], 1)[0])
+    slope = float(np.polyfit([h for h, _ in later], [m.total for _, m in later], 1)[0])
     notes = {
         "deliveries": sum(check.seen.values()),
         "late_rows": rows.late,
         "seconds": time.perf_counter() - started,
         "seconds_of_checks": checked,
-        "memory": memory,
+        "memory": [{"hour": h, "total": m.total, **asdict(m)} for h, m in memory],
     }
     return [Measure(f"{len(check.asked)} queries, growth an hour", slope, "GiB", at_most(MOST_GROWTH), {}, notes)]
 
@@ -103,11 +106,39 @@ def _create(db: Database) -> None:
     db.sql("INSERT INTO kept SELECT k, v, t FROM u WHERE v < 50")
 
 
-def _settled(db: Database) -> int:
-    """What is resident when garbage has gone: how long Java lets that lie goes by the size of its heap."""
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """Memory in GiB when garbage has gone. How far Java lets its heap grow before that is its own affair."""
+
+    driver: float
+    workers: float
+    heap: float
+    beside: float
+    """What Java has beside its heap: classes, code, buffers."""
+    java: float
+    """All that is resident of Java, garbage and room for it included."""
+
+    @property
+    def total(self) -> float:
+        return self.driver + self.workers + self.heap + self.beside
+
+
+def _in_use(db: Database) -> InUse:
     gateway: Any = db.spark.sparkContext._gateway
-    gateway.jvm.System.gc()
-    return resident(os.getpid()).total
+    for _ in range(2):
+        # What the first one finds unreachable Spark then lets go of.
+        gateway.jvm.System.gc()
+    management = gateway.jvm.java.lang.management.ManagementFactory
+    memory = management.getMemoryMXBean()
+    buffers = list(management.getPlatformMXBeans(_class(gateway, "BufferPoolMXBean")))
+    beside = memory.getNonHeapMemoryUsage().getCommitted() + sum(b.getMemoryUsed() for b in buffers)
+    found = resident(os.getpid())
+    heap = memory.getHeapMemoryUsage().getUsed()
+    return InUse(*(n / GIB for n in (found.driver, found.workers, heap, beside, found.jvm)))
+
+
+def _class(gateway: Any, name: str) -> Any:
+    return gateway.jvm.java.lang.Class.forName(f"java.lang.management.{name}")
 
 
 def _check_kept(db: Database, rows: Day) -> None:

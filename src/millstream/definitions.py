@@ -67,7 +67,7 @@ class Definitions:
                 columns = tuple(Column(f.name, stored_type(f)) for f in rows.schema())
             schema = define.schema(columns)
             wanted = tables.provisional(statement.name.text, ObjectKind.TABLE, schema, None, statement.comment)
-            written = [] if rows is None else self._engine.write_frame(wanted, rows, schema.names)
+            written = [] if rows is None else self._engine.write_frame(transaction, wanted, rows, schema.names)
             if existing is not None:
                 transaction.drop(existing)
             count = transaction.append_segments(transaction.create(wanted), written)

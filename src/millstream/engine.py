@@ -115,7 +115,7 @@ class Engine:
         if pins is not None and self.transaction is None:
             # A state's files go as soon as nobody has pinned a moment at which they were there.
             moment = pins.enter_context(self.lake.catalog.pinned_now())
-        return Reader(self.lake, self.transaction, self._kept_rows, moment)
+        return Reader(self.lake, self.transaction, self._kept_rows, moment, pins)
 
     def _kept_rows(self, kept: TableInfo, reader: Reader) -> Any:
         """The rows of a continuous view, or the last answer of a continuous query."""
@@ -197,11 +197,7 @@ class Engine:
     @_run.register
     def _select(self, statement: st.Select, parameters: Any) -> Result:
         bound = self.bound(statement.query, statement, parameters)
-        oldest = bound.oldest_snapshot_id
-        self.lake.catalog.pin(oldest)
-
-        def release() -> None:
-            self.lake.catalog.unpin(oldest)
+        pins = self.lake.catalog.pin_all(bound.snapshot_ids)
 
         def on_spark() -> query.Rows:
             return query.run(self.spark, bound, self.relations, parameters)
@@ -210,9 +206,9 @@ class Engine:
             found = bound.lookup
             rows = on_spark() if found is None else FoundRows(self.lake, found, on_spark)
         except BaseException:
-            release()
+            pins.close()
             raise
-        return Result("SELECT", rows=rows, release=release, session=self.spark.session)
+        return Result("SELECT", rows=rows, release=pins.close, session=self.spark.session)
 
     @_run.register(st.CreateTable)
     @_run.register(st.CreateStream)
@@ -256,7 +252,7 @@ class Engine:
             return Result(f"INSERT{self._late()} {count}")
 
         def overwrite(transaction: Transaction) -> int:
-            written = self.write_frame(table, rows, names, literal=literal)
+            written = self.write_frame(transaction, table, rows, names, literal=literal)
             transaction.clear(table)
             return transaction.append_segments(table, written)
 
@@ -338,16 +334,23 @@ class Engine:
     ) -> int:
         self._make_room(table)
         with self._counting_refusals(table), self.changes() as transaction:
-            written = self.write_frame(table, rows, names, literal=literal)
+            written = self.write_frame(transaction, table, rows, names, literal=literal)
             return transaction.append_segments(table, written)
 
     def write_frame(
-        self, table: TableInfo, rows: query.Rows, names: Sequence[str], *, literal: bool = False
+        self,
+        transaction: Transaction,
+        table: TableInfo,
+        rows: query.Rows,
+        names: Sequence[str],
+        *,
+        literal: bool = False,
     ) -> list[Segment]:
+        """Have Spark write rows into a table's folder, for a transaction to append."""
         with translated(rows.splice):
             frame = assign.assigned(rows.frame, table, names, literal=literal)
             if table.time is not None and table.time.is_arrival:
-                frame = assign.with_constant(frame, table.time.column, self.lake.clock.now())
+                frame = assign.with_constant(frame, table.time.column, self.lake.stamp(transaction, table))
         return write_rows(frame, table, self.lake.folder(table), rows.splice)
 
     def insert(self, name: str, data: Any) -> int:
@@ -454,7 +457,7 @@ class Engine:
         bound = self.bound(statement.query, statement, parameters)
         rows = query.run(self.spark, bound, self.relations, parameters)
         try:
-            with self.lake.catalog.pinned(bound.oldest_snapshot_id):
+            with self.lake.catalog.pin_all(bound.snapshot_ids):
                 return Result(f"COPY {copy_to(rows, statement.path, statement.options)}")
         except MillstreamError as error:
             error.span = error.span or statement.path_span

@@ -179,6 +179,23 @@ def test_a_failure_after_waiting_is_tried_again_after_the_pause_and_not_after_th
     assert attempts == [1, 1]
 
 
+def test_what_is_broken_off_has_its_tokens_again_at_once(net: Net) -> None:
+    taken: list[int] = []
+
+    def action(tokens: int) -> None:
+        if not taken:
+            taken.append(tokens)
+            raise KeyboardInterrupt
+        taken.append(tokens)
+
+    net.transition("t", "p", Firing(tokens=1), action)
+    net.put("p", 3)
+    with pytest.raises(KeyboardInterrupt):
+        net.step()
+    assert net.step() == ["t"]
+    assert taken == [3, 3]
+
+
 def test_one_failure_does_not_keep_others_from_firing(net: Net, recorder: Recorder) -> None:
     def fail(_: int) -> None:
         raise ValueError

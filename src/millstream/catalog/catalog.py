@@ -7,6 +7,7 @@ call; a writing one knows, since only it writes.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +20,7 @@ from millstream.errors import Condition, StatementError
 from millstream.schema import ObjectKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
     from pathlib import Path
 
@@ -90,6 +91,10 @@ class Catalog:
         self._definitions: dict[int, _Definitions] = {}
         self._stats: dict[int, TableStats] = {}
         self._pins: dict[int, int] = {}
+        self._unpinned: deque[int] = deque()
+        """Pins that have been given back and still count: garbage is collected anywhere, also under a lock."""
+        self._old = threading.Lock()
+        self._removals: dict[int, int] = {}
         self._lock = threading.Lock()
         self._telling = threading.Lock()
         """Held from before a commit is durable until `now` tells of it."""
@@ -238,6 +243,7 @@ class Catalog:
                         stats.save(connection, table_id, before, after)
                 snapshot = commit.finish()
                 until_told.enter_context(self._telling)
+            self._removals |= dict.fromkeys(commit.removed_from, snapshot.id)
             self._now = Moment(snapshot, {**self._now.streams, **commit.stream_states})
             # After the snapshot: statistics are never of a later one.
             self._stats = commit.table_stats
@@ -264,33 +270,73 @@ class Catalog:
     @contextmanager
     def pinned_now(self) -> Iterator[Moment]:
         """What is there now, kept from the instant on at which it is looked at."""
-        with self._lock:
-            # Whoever asks for the pins behind a commit finds this one, or it is of that commit or a later one.
-            moment = self._now
-            self._pins[moment.snapshot.id] = self._pins.get(moment.snapshot.id, 0) + 1
+        moment = self.pin_now()
         try:
             yield moment
         finally:
             self.unpin(moment.snapshot.id)
+
+    def pin_now(self) -> Moment:
+        """The same, until the caller gives the pin back."""
+        stored = self.now if self.read_only else None
+        with self._lock:
+            # Whoever asks for the pins behind a commit finds this one, or it is of that commit or a later one.
+            moment = stored or self._now
+            self._pins[moment.snapshot.id] = self._pins.get(moment.snapshot.id, 0) + 1
+        return moment
+
+    def pin_all(self, snapshot_ids: Iterable[int]) -> ExitStack:
+        """Keep several snapshots that somebody has pinned; closing what this returns gives them back."""
+        pins = ExitStack()
+        for snapshot_id in snapshot_ids:
+            self.pin(snapshot_id)
+            pins.callback(self.unpin, snapshot_id)
+        return pins
+
+    def pin_version(self, version: int | None, time: datetime | None) -> Snapshot:
+        """A snapshot as `snapshot` finds it, kept until the caller gives the pin back."""
+        with self._old:
+            found = self.snapshot(version, time)
+            self.pin(found.id)
+        return found
+
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """While old snapshots are forgotten nobody begins to read one."""
+        with self._old:
+            yield
 
     def pin(self, snapshot_id: int) -> None:
         with self._lock:
             self._pins[snapshot_id] = self._pins.get(snapshot_id, 0) + 1
 
     def unpin(self, snapshot_id: int) -> None:
-        with self._lock:
-            self._pins[snapshot_id] -= 1
-            if not self._pins[snapshot_id]:
-                del self._pins[snapshot_id]
+        self._unpinned.append(snapshot_id)
 
     def pins(self) -> list[int]:
         """The snapshots that someone reads."""
         with self._lock:
+            self._take_back_pins()
             return sorted(self._pins)
 
     def oldest_pin(self) -> int | None:
         with self._lock:
+            self._take_back_pins()
             return min(self._pins, default=None)
+
+    def _take_back_pins(self) -> None:
+        while self._unpinned:
+            snapshot_id = self._unpinned.popleft()
+            self._pins[snapshot_id] -= 1
+            if not self._pins[snapshot_id]:
+                del self._pins[snapshot_id]
+
+    def removed_at(self, table_id: int) -> int:
+        """The newest snapshot that took rows from a table before their time; -1: none since it was opened.
+
+        What a snapshot took is told of before the snapshot is.
+        """
+        return self._removals.get(table_id, -1)
 
 
 def _moment(connection: Connection) -> Moment:

@@ -43,6 +43,8 @@ class Commit:
         self.changes: list[str] = []
         self.table_stats: dict[int, TableStats] = {}
         self.stream_states: dict[int, StreamState] = {}
+        self.removed_from: set[int] = set()
+        """Tables that rows were taken from before their time."""
 
     def changed(self, what: str) -> None:
         """Note a change in DuckLake's words; a commit without any makes no snapshot."""
@@ -72,6 +74,7 @@ class Commit:
         state["changes"] = list(self.changes)
         state["table_stats"] = dict(self.table_stats)
         state["stream_states"] = dict(self.stream_states)
+        state["removed_from"] = set(self.removed_from)
         return state
 
     def restore(self, state: dict[str, Any]) -> None:

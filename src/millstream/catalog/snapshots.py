@@ -142,13 +142,16 @@ def every_file(connection: Connection) -> set[str]:
     return {path for (path,) in rows} | set(scheduled_files(connection))
 
 
-def removed_from(connection: Connection, table_ids: Iterable[int], since: int) -> set[int]:
-    """The tables that rows may have been taken from after a snapshot; all, if what happened is forgotten."""
+def removals(connection: Connection, table_ids: Iterable[int], since: int) -> dict[int, int]:
+    """The newest snapshot after `since` that may have taken rows from each table; of all, if that is forgotten."""
     wanted = set(table_ids)
-    if not wanted or since < oldest_id(connection):
-        return wanted
-    rows = connection.execute(
-        "SELECT changes_made FROM ducklake_snapshot_changes WHERE snapshot_id > ?", (since,)
-    ).fetchall()
-    changes = {change for (made,) in rows for change in made.split(",")}
-    return {i for i in wanted if f"deleted_from_table:{i}" in changes or f"inlined_delete:{i}" in changes}
+    if not wanted:
+        return {}
+    if since < (oldest := oldest_id(connection)):
+        return dict.fromkeys(wanted, oldest)
+    made = connection.execute(
+        "SELECT changes_made, snapshot_id FROM ducklake_snapshot_changes WHERE snapshot_id > ? ORDER BY 2",
+        (since,),
+    )
+    tables = {f"{what}:{i}": i for i in wanted for what in ("deleted_from_table", "inlined_delete")}
+    return {tables[c]: snapshot for changes, snapshot in made for c in changes.split(",") if c in tables}

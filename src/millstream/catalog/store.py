@@ -104,10 +104,10 @@ class Store:
                 raise
 
     def close(self) -> None:
-        """Close all connections once nobody reads any more; the caller sees to it that nobody writes."""
+        """Close all connections when those who read are done, or take too long. Nobody may be writing."""
         with self._changed:
             self._closed = True
-            self._changed.wait_for(lambda: self._reading == 0)
+            self._changed.wait_for(lambda: self._reading == 0, BUSY_SECONDS)
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()

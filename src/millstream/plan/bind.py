@@ -88,10 +88,10 @@ class BoundQuery:
     """The names of its columns, where they are not those that its text gives."""
 
     @property
-    def oldest_snapshot_id(self) -> int:
-        """The oldest snapshot it reads: the one to keep while it runs."""
-        below = [v.query.oldest_snapshot_id for v in self.views]
-        return min([*(t.scan.snapshot_id for t in self.tables), *below], default=self.snapshot.id)
+    def snapshot_ids(self) -> frozenset[int]:
+        """The snapshots it reads: those to keep while it runs."""
+        below = (v.query.snapshot_ids for v in self.views)
+        return frozenset({self.snapshot.id, *(t.scan.snapshot_id for t in self.tables)}.union(*below))
 
 
 def bind(

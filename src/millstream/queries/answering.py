@@ -7,6 +7,7 @@ become relations over what a `Feed` gives: rows of streams, held rows, states, i
 from __future__ import annotations
 
 import re
+import threading
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from millstream.catalog.records import TableInfo
+from millstream.catalog.records import Moment, TableInfo
 from millstream.errors import StatementError
 from millstream.execute import query
 from millstream.execute.passes import fuse, union
@@ -107,23 +108,27 @@ class Answers:
         """How continuous views and queries are read; set by whoever wires the parts."""
         self.catch_up: Callable[[Sequence[str]], None] = lambda _: None
         """Brings the continuous views among some names up to date."""
-        self._reader: Reader | None = None
+        self._local = threading.local()
         self.merges_here = True
         """Whether the driver merges the states that Arrow can merge, whatever the executor; else Spark does."""
 
-    def reader(self, tables: Sequence[str] = ()) -> Reader:
-        """What sees the database as it is now, with these of its views up to date."""
-        self.catch_up(tables)
-        return Reader(self._lake, views=self.views)
+    def reader(self, moment: Moment | None = None) -> Reader:
+        """What sees the database at a moment, by default as it is now."""
+        return Reader(self._lake, views=self.views, moment=moment)
+
+    @property
+    def _reader(self) -> Reader | None:
+        found: Reader | None = getattr(self._local, "reader", None)
+        return found
 
     @contextmanager
     def at(self, reader: Reader) -> Iterator[None]:
-        """Answer from what a reader sees."""
-        self._reader = reader
+        """Answer from what a reader sees; another thread, which makes a query, say, sees what there is now."""
+        self._local.reader = reader
         try:
             yield
         finally:
-            self._reader = None
+            self._local.reader = None
 
     # Partial results
 

@@ -78,7 +78,7 @@ class UntouchedError(AloneError):
 
 def key_of(run: Run, most_here: int) -> Key | None:
     """What queries have to agree in to be stepped together: stream and place; None if it cannot be."""
-    if run.stale or run.place.next is None or why_alone(run, most_here) is not None:
+    if run.is_stale or run.place.next is None or why_alone(run, most_here) is not None:
         return None
     [(stream, seen)] = run.place.streams.items()
     return stream, seen.position, seen.max_time, seen.advanced_to, seen.mark

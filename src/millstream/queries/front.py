@@ -26,7 +26,7 @@ from millstream.queries.known import FEED, INSERT, Known, may_share
 from millstream.queries.listing import Listing
 from millstream.queries.making import Maker, check_kind
 from millstream.queries.place import Place, Seen
-from millstream.queries.run import Run
+from millstream.queries.run import Look, Run
 from millstream.queries.running import Stepper, positions
 from millstream.queries.sharing import told
 from millstream.queries.together import Together
@@ -37,16 +37,16 @@ from millstream.storage import period
 from millstream.storage.transaction import conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import StreamState
     from millstream.execute.relation import Relations
     from millstream.execute.session import Spark
+    from millstream.plan.standing import QueryPlan
     from millstream.queries.making import Made
     from millstream.queries.scheduled_join import Key as JoinKey
     from millstream.storage.lake import Lake
-    from millstream.storage.transaction import Written
 
 MOST_QUERIES = 100_000
 """A database takes so many continuous queries, those that feed streaming views and tables included."""
@@ -91,7 +91,6 @@ class ContinuousQueries:
         self.has_scheduler = False
         """Whether somebody else steps queries; who inserts may then have to wait for them."""
         lake.on_removal(self.settle)
-        lake.on_commit(self._committed)
         lake.on_commit(self.scheduled.came)
 
     # Definitions
@@ -158,17 +157,17 @@ class ContinuousQueries:
         made = self._made(st.ContinuousSelect(source), text)
         assigning.check(made.schema, table, columns)
         made = replace(made, plan=replace(made.plan, into=columns))
-        numbers = ("", *(f"_{i}" for i in range(2, len(self.known) + 3)))
-        name = next(n for i in numbers if self.known.named(n := INSERT.format(table.name) + i) is None)
 
-        def work(commit: Commit) -> None:
+        def work(commit: Commit) -> str:
+            numbers = ("", *(f"_{i}" for i in range(2, len(self.known) + 3)))
+            name = next(n for i in numbers if self.known.named(n := INSERT.format(table.name) + i) is None)
             self._check_no_circle(table, made, source)
             info = StandingInfo(made.plan.to_json(), table.id)
             wanted = queries.provisional(name, source.text, made.schema, info)
             self._enter(commit, views.create(commit, wanted), made)
+            return name.removeprefix("__")
 
-        self._lake.catalog.commit(work)
-        return name.removeprefix("__")
+        return self._lake.catalog.commit(work)
 
     def _check_no_circle(self, table: TableInfo, made: Made, source: st.Query) -> None:
         """Rows that are inserted must not come back to the query that inserts them."""
@@ -215,6 +214,10 @@ class ContinuousQueries:
         place = Place(is_split=is_split, is_rowless=is_split and self.incremental == ON, snapshot=commit.base.id)
         place.is_counted = made.plan.is_counted_join
         marks = []
+        there = self._lake.catalog.tables(commit.base)
+        for name in made.plan.tables:
+            if name.lower() not in there:
+                raise conflict(name)
         for stream in made.streams:
             if self._lake.catalog.table(stream.id, commit.base) is None:
                 raise conflict(stream)
@@ -319,14 +322,6 @@ class ContinuousQueries:
         found = (self._lake.catalog.table(s) for s in self.known.streams())
         return any(t is not None and t.time is not None and t.time.is_arrival for t in found)
 
-    def _committed(self, written: Sequence[Written]) -> None:
-        """Rows that went or changed leave states that no longer say what is stored."""
-        gone = {w.table.id for w in written if w.removes and not w.is_expiry}
-        if not gone:
-            return
-        for run in list(self._runs.values()):
-            run.stale |= gone & {w.stream for w in run.plan.windows}
-
     def settle(self, table_id: int) -> None:
         """Before rows are taken from a streaming table: what is due has been answered with them."""
         if self._lake.read_only:
@@ -349,15 +344,18 @@ class ContinuousQueries:
         What feeds a stream waits for those who are far behind in it; they go on meanwhile.
         """
         delivered = 0
-        while True:
-            made = self._step_choirs()
-            alone = [q for q in self._alone() if q.id not in self._in_joins | self._settled]
-            running = self._running() if alone else set()
-            made += [self.step(q) for q in alone if q.id in running and not self._has_to_wait(q)]
-            made += [self._step_group(stream_id) for stream_id in self.together.streams()]
-            delivered += sum(m or 0 for m in made)
-            if all(m is None for m in made):
-                return delivered
+        while (made := self._step_all()) is not None:
+            delivered += made
+        return delivered
+
+    def _step_all(self) -> int | None:
+        """Step everything once; the number of deliveries, None if nothing was to do."""
+        made = self._step_choirs()
+        alone = [q for q in self._alone() if q.id not in self._in_joins | self._settled]
+        running = self._running() if alone else set()
+        made += [self.step(q) for q in alone if q.id in running and not self._has_to_wait(q)]
+        made += [self._step_group(stream_id) for stream_id in self.together.streams()]
+        return None if all(m is None for m in made) else sum(m or 0 for m in made)
 
     def step(self, query: TableInfo) -> int | None:
         """Bring one query up to date; a query that fails is marked, and the others go on."""
@@ -372,6 +370,8 @@ class ContinuousQueries:
             except BaseException as error:
                 # What is stored counts.
                 self._runs.pop(query.id, None)
+                if isinstance(error, Exception) and self._has_gone(query):
+                    return None
                 own = None if self._is_closed else own_fault(error)
                 if own is None:
                     raise
@@ -390,27 +390,36 @@ class ContinuousQueries:
         with self._lock:
             loners = self.known.loners()
             running = self._running() if loners else set()
-            runs = [self._run(q) for q in loners if q.id in running]
+            runs = [run for q in loners if q.id in running and (run := self._run_if_there(q)) is not None]
+            for run in runs:
+                run.is_stale = bool(self._stepper.removed(run, self._lake.catalog.current.id))
             self._settled = set()
-            made = self._step_joins(runs)
-            self._note_company(runs)
-            for choir, key_of in ((self.chorus, chorus.key_of), (self.joining, joining.key_of)):
-                alike: dict[object, list[Run]] = {}
-                for run in runs:
-                    key = None if run.query.id in self._in_joins else key_of(run, self.answers.most_here)
-                    if key is not None and (choir is self.joining or not self._stepper.wants_other_plan(run)):
-                        # Those that need Spark have a job of their own: the others do without.
-                        needs = choir is self.chorus and self.chorus.needs_spark(run)
-                        alike.setdefault((key, needs), []).append(run)
-                together = [own for own in alike.values() if len(own) > 1]
-                if choir is self.joining:
-                    self.joining.keep_only({run.query.id for own in together for run in own})
-                else:
-                    self.chorus.keep_only({stream for own in together for stream in own[0].plan.streams})
-                made += [self._step_choir(choir, own) for own in together]
-        if any(m is not None for m in made):
-            self.board.tell()
+            made: list[int | None] = []
+            try:
+                made += self._step_joins(runs)
+                self._note_company(runs)
+                made += [self._step_choir(choir, own) for choir, own in self._choirs(runs)]
+            finally:
+                if any(m is not None for m in made):
+                    self.board.tell()
         return made
+
+    def _choirs(self, runs: Sequence[Run]) -> Iterator[tuple[chorus.Chorus | joining.Joining, list[Run]]]:
+        """Those who are to be stepped together; whom one choir has moved on the next may find in another place."""
+        for choir, key_of in ((self.chorus, chorus.key_of), (self.joining, joining.key_of)):
+            alike: dict[object, list[Run]] = {}
+            for run in runs:
+                key = None if run.query.id in self._in_joins else key_of(run, self.answers.most_here)
+                if key is not None and (choir is self.joining or not self._stepper.wants_other_plan(run)):
+                    # Those that need Spark have a job of their own: the others do without.
+                    needs = choir is self.chorus and self.chorus.needs_spark(run)
+                    alike.setdefault((key, needs), []).append(run)
+            together = [own for own in alike.values() if len(own) > 1]
+            if choir is self.joining:
+                self.joining.keep_only({run.query.id for own in together for run in own})
+            else:
+                self.chorus.keep_only({stream for own in together for stream in own[0].plan.streams})
+            yield from ((choir, own) for own in together)
 
     def _note_company(self, runs: Sequence[Run]) -> None:
         """Count for each query with whom it could be stepped together."""
@@ -451,15 +460,19 @@ class ContinuousQueries:
         return None if all(m is None for m in found) else sum(m or 0 for m in found)
 
     def _step_choir(self, choir: chorus.Chorus | joining.Joining, runs: list[Run]) -> int | None:
-        look = self._stepper.look(runs[0].place)
-        if look is None:
-            return None
-        if not any(self._stepper.has_work(run, look) for run in runs):
-            self._settled |= {run.query.id for run in runs}
-            return None
+        with self._stepper.looking(runs[0].place) as look:
+            # Those that rows have been taken from since they were found to be alike go on by themselves.
+            if look is None or any(self._stepper.removed(run, look.snapshot.id) for run in runs):
+                return None
+            if not any(self._stepper.has_work(run, look) for run in runs):
+                self._settled |= {run.query.id for run in runs}
+                return None
+            return self._step_alike(choir, runs, look)
+
+    def _step_alike(self, choir: chorus.Chorus | joining.Joining, runs: list[Run], look: Look) -> int | None:
         before = positions(runs[0])
         try:
-            with self._lake.catalog.pinned(look.snapshot.id), self.answers.at(look.reader):
+            with self.answers.at(look.reader):
                 made = sum(choir.step(runs, look))
             self._settled |= {r.query.id for r in runs if dict(look.upto) == _upto(r)}
             # Where nothing has moved there is no use in trying again.
@@ -492,9 +505,10 @@ class ContinuousQueries:
         if not may_share(run.query, run.plan) or not self.together.has_caught_up(run.place):
             return
         place = run.place
-        self._lake.catalog.commit(lambda commit: self.together.enter(commit, run.query, place))
-        self.together.apart.discard(run.query.id)
-        self._runs.pop(run.query.id, None)
+        with self.together.stored_counts(run.plan.streams[0]):
+            if self._lake.catalog.commit(lambda commit: self.together.enter(commit, run.query, place)):
+                self.together.apart.discard(run.query.id)
+                self._runs.pop(run.query.id, None)
 
     def make_room(self, table: TableInfo) -> None:
         """Hold an insert back as long as a running query is too far behind; does nothing without a scheduler."""
@@ -538,6 +552,22 @@ class ContinuousQueries:
             known = self._runs[query.id] = self._stepper.load(query)
         return known
 
+    def _run_if_there(self, query: TableInfo) -> Run | None:
+        """A query in force; None if it was dropped since it was found."""
+        try:
+            return self._run(query)
+        except Exception:
+            if not self._has_gone(query):
+                raise
+            return None
+
+    def _has_gone(self, query: TableInfo) -> bool:
+        """Whether a query was dropped, or what it feeds."""
+        assert query.standing is not None
+        target = query.standing.target
+        is_fed = target is None or self._lake.catalog.table(target) is not None
+        return self._status(query.id) is None or not is_fed
+
     def _status(self, query_id: int) -> str | None:
         with self._lake.catalog.read() as connection:
             found = queries.standing(connection, query_id)
@@ -552,19 +582,37 @@ class ContinuousQueries:
     def pause(self, query: TableInfo) -> None:
         """Answer what is due, then stop."""
         plan = self.known.plan_of(query)
+        ends = self._ends(plan)
         with self._lock:
             if self.together.has(query):
-                while self.together.step(plan.streams[0]) is not None:
+                # Others may insert all the time.
+                while self._is_behind(query, ends) and self.together.step(plan.streams[0]) is not None:
                     pass
             else:
                 self.step(query)
             self.together.leave(query, plan, lambda c: queries.pause(c, query.id))
+        self.board.tell()
 
     def resume(self, query: TableInfo) -> None:
         """Go on where the query was, paused or failed."""
         self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.RUNNING))
         self._resumed += 1
-        self.advance_all()
+        ends = self._ends(self.known.plan_of(query))
+        while self._step_all() is not None and self._is_behind(query, ends):
+            pass
+
+    def _ends(self, plan: QueryPlan) -> dict[int, int]:
+        """Where the rows of a query's streams end now."""
+        tables = {s: self._lake.catalog.table(s) for s in plan.streams}
+        return {s: self._lake.catalog.table_stats(t).next_row_id for s, t in tables.items() if t is not None}
+
+    def _is_behind(self, query: TableInfo, ends: Mapping[int, int]) -> bool:
+        """Whether a query has rows before it that end somewhere."""
+        with self._lock:
+            run, stream_id = self._runs.get(query.id), self.known.plan_of(query).streams[0]
+            group = self.together.group(stream_id) if run is None else None
+            place = run.place if run is not None else None if group is None else group.place
+        return place is not None and any(place.streams[s].position < end for s, end in ends.items())
 
     def close(self) -> None:
         self._is_closed = True

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from millstream.catalog import groups, streams
+from millstream.catalog import groups, streams, views
 from millstream.execute.shared.selections import Selections
 from millstream.plan.standing import QueryPlan
 from millstream.queries.place import Place
@@ -126,20 +126,33 @@ def welcome(catalog: Catalog, group: Group, plan_of: Callable[[int], QueryPlan |
         found = groups.members(connection, group.id, group.last_member)
     for member in found:
         plan = plan_of(member.query)
-        if plan is None:
+        if plan is not None:
+            group.add(member, plan)
+        elif not _has_gone(catalog, member):
             return
-        group.add(member, plan)
         group.last_member = member.id
 
 
-def join(commit: Commit, stream_id: int, query: int, seen: Seen, sequence: int) -> None:
-    """Let a query be in its stream's group from a position on; the group begins there if nobody is in it."""
+def _has_gone(catalog: Catalog, member: Member) -> bool:
+    """Whether one who is not known was dropped since, instead of being too new."""
+    with catalog.read() as connection:
+        return not views.is_there(connection, member.query)
+
+
+def join(commit: Commit, stream_id: int, query: int, seen: Seen, sequence: int) -> bool:
+    """Let a query be in its stream's group from a position on; the group begins there if nobody is in it.
+
+    False for a query that the group has left behind.
+    """
     stored = groups.find(commit.connection, key_of(stream_id))
     place = Place(streams={stream_id: seen}).to_json()
     if stored is None:
         stored = groups.create(commit, key_of(stream_id), place)
     elif groups.is_empty(commit.connection, stored.id):
         groups.moved_on(commit, stored.id, place)
+    elif Place.from_json(stored.place).streams[stream_id].position > seen.position:
+        return False
     if groups.is_empty(commit.connection, stored.id):
         streams.set_consumer(commit, stream_id, groups.consumer(stored.id), seen.position)
     groups.join(commit, stored.id, query, {stream_id: seen.position}, sequence)
+    return True

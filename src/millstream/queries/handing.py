@@ -28,7 +28,7 @@ from millstream.schema import EPOCH, TIMESTAMP, Column, Schema
 from millstream.storage.scan import Scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from millstream.catalog.queries import Standing
@@ -57,14 +57,21 @@ class Handing:
 
     def results(self, query: TableInfo, since: int) -> list[Delivery]:
         """The deliveries that are kept, after a sequence number."""
-        plan, found = self.known.plan_of(query), list[Delivery]()
-        if since < self.sequence(query):
-            found = self._own(query, plan, since)
-            if may_share(query, plan):
-                found = sorted([*found, *self._of_group(query, plan, since)], key=lambda d: d.sequence)
+        found = self._kept(query, since)
+        if _gaps(found):
+            # Something may have come by itself, and something in the group, between the two looks at them.
+            found = self._kept(query, since)
         # What is older than a gap is of no use to those who want all.
-        gaps = [i for i, (a, b) in enumerate(pairwise(found), start=1) if b.sequence != a.sequence + 1]
-        return found[max(gaps, default=0) :][-storing.KEPT_DELIVERIES :]
+        return found[max(_gaps(found), default=0) :][-storing.KEPT_DELIVERIES :]
+
+    def _kept(self, query: TableInfo, since: int) -> list[Delivery]:
+        plan = self.known.plan_of(query)
+        if since >= self.sequence(query):
+            return []
+        found = self._own(query, plan, since)
+        if may_share(query, plan):
+            found = sorted([*found, *self._of_group(query, plan, since)], key=lambda d: d.sequence)
+        return found
 
     def _own(self, query: TableInfo, plan: QueryPlan, since: int) -> list[Delivery]:
         with self.lake.catalog.read() as connection:
@@ -162,6 +169,11 @@ class Handing:
         self.board.tell()
         if self._watcher is not None:
             self._watcher.stop()
+
+
+def _gaps(found: Sequence[Delivery]) -> list[int]:
+    """The places before which a number is missing."""
+    return [i for i, (a, b) in enumerate(pairwise(found), start=1) if b.sequence != a.sequence + 1]
 
 
 def delivered_columns(schema: Schema, plan: QueryPlan) -> tuple[Column, ...]:

@@ -53,7 +53,7 @@ WORDS_A_ROW, FEW_WORDS = 4, 10_000
 def key_of(run: Run, most_here: int) -> Key | None:
     """What queries have to agree in to be stepped together: streams and places; None if it cannot be."""
     plan, place = run.plan, run.place
-    if plan.shared is None or len(plan.shared.leaves) < 2 or not plan.is_early or not most_here or run.stale:
+    if plan.shared is None or len(plan.shared.leaves) < 2 or not plan.is_early or not most_here or run.is_stale:
         return None
     if not plan.shared.equalities or any(w.kind is not WindowKind.INTERVAL or w.is_kept for w in plan.windows):
         return None

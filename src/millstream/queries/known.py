@@ -47,8 +47,9 @@ class Known:
         self._lock = threading.RLock()
 
     def _refresh(self) -> None:
-        tables, hidden = self._catalog.tables(), self._catalog.hidden()
         with self._lock:
+            # In here, as a thread that is slow would else bring back what was there before.
+            tables, hidden = self._catalog.tables(), self._catalog.hidden()
             if self._seen[0] is not tables or self._seen[1] is not hidden:
                 self._compare(tables, hidden)
 
@@ -140,7 +141,7 @@ class Known:
         ways, at = {start: [start]}, [start]
         while at and end not in ways:
             here = at.pop(0)
-            for query in self._by_stream.get(here, {}).values():
+            for query in list(self._by_stream.get(here, {}).values()):
                 assert query.standing is not None
                 target = query.standing.target
                 if target is not None and target not in ways:
@@ -155,7 +156,7 @@ class Known:
     def streams(self) -> list[int]:
         """The streams that queries read."""
         self._refresh()
-        return [stream_id for stream_id, who in self._by_stream.items() if who]
+        return [stream_id for stream_id, who in list(self._by_stream.items()) if who]
 
     def named(self, name: str) -> TableInfo | None:
         """The query of that name, standing inserts included, whatever the case."""

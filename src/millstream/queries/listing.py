@@ -60,9 +60,9 @@ class Listing:
             place = place if group is None or query.id not in group.plans else group.place
             number, at = self.together.last(query, plan)
             sequence, answered_at = max(sequence, number), max(answered_at or "", at) or None
-        elif query.id in self.runs:
+        elif (run := self.runs.get(query.id)) is not None:
             # What is stored may be a few steps behind.
-            place = self.runs[query.id].place
+            place = run.place
         lag = max((self.lag(t, place) for t in streams), default=0)
         names = ", ".join(t.name for t in streams)
         return (

@@ -59,8 +59,10 @@ class Run:
     """By part: what steps have made since the last commit, in which nothing was due."""
     saved: dict[int, int] = field(default_factory=dict)
     """By stream: the position that is stored."""
-    stale: set[int] = field(default_factory=set)
-    """Streaming tables that rows were taken from, so that states made of them are to be made anew."""
+    removals: Mapping[int, int] = field(default_factory=dict)
+    """By streaming table: the newest snapshot that took rows from it, as it was when the query was loaded."""
+    is_stale: bool = False
+    """Whether states are to be made anew, as rows that they were made of have been taken away."""
 
     @cached_property
     def can_merge(self) -> bool:

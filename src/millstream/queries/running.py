@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -41,7 +42,8 @@ from millstream.storage.continuous.block import AFTER_ALL
 from millstream.storage.watermark import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from millstream.catalog.records import TableInfo
     from millstream.execute.session import Spark
@@ -88,7 +90,7 @@ class Stepper:
             run = Run(query, plan, Place.from_json(stored.place))
             kept = {w.stream for w in plan.windows if w.is_kept}
             run.note_saved()
-            run.stale = snapshots.removed_from(connection, kept, run.place.snapshot)
+            run.removals = snapshots.removals(connection, kept, run.place.snapshot)
         run.answer = None if stored.answer is None else unpacked(stored.answer)
         parts: dict[int, list[pa.Table]] = {}
         for piece in pieces:
@@ -106,18 +108,34 @@ class Stepper:
 
     # A step
 
-    def look(self, place: Place, tables: Sequence[str] = (), most: int = MOST_ROWS) -> Look | None:
-        """The streams that a place is in as they are now, up to `most` rows behind it; None if one has gone."""
+    @contextmanager
+    def looking(self, place: Place, tables: Sequence[str] = (), most: int = MOST_ROWS) -> Iterator[Look | None]:
+        """The streams that a place is in as they are now, up to `most` rows behind it; None if one has gone.
+
+        All that is seen stays where it is as long as the body runs.
+        """
         catalog = self._lake.catalog
+        self._answers.catch_up(tables)
         known = {s: catalog.table(s) for s in place.streams}
         # Before the rows are counted: what is on its way now must not be late.
         arrived_until = {s: instant(self._lake.arrived_until(s)) for s in known}
         ends = {s: catalog.table_stats(t).next_row_id for s, t in known.items() if t is not None}
         upto = {s: min(n, place.streams[s].position + most) for s, n in ends.items()}
-        reader = self._answers.reader(tables)
-        snapshot = reader.snapshot()
-        found = {s: t for s in upto if (t := catalog.table(s, snapshot)) is not None}
-        return Look(arrived_until, snapshot, found, upto, reader) if len(found) == len(known) else None
+        with catalog.pinned_now() as moment:
+            reader = self._answers.reader(moment)
+            found = {s: t for s in upto if (t := catalog.table(s, moment.snapshot)) is not None}
+            is_whole = len(found) == len(known)
+            yield Look(arrived_until, moment.snapshot, found, upto, reader) if is_whole else None
+
+    def look(self, place: Place, most: int = MOST_ROWS) -> Look | None:
+        """The same; the caller pins the snapshot as long as it reads."""
+        with self.looking(place, most=most) as found:
+            return found
+
+    def removed(self, run: Run, upto: int) -> set[int]:
+        """The streaming tables that rows were taken from behind a query's place, up to a snapshot."""
+        last = {s: max(run.removals.get(s, -1), self._lake.catalog.removed_at(s)) for s in run.place.streams}
+        return {s for s, snapshot in last.items() if run.place.snapshot < snapshot <= upto}
 
     def has_work(self, run: Run, look: Look) -> bool:
         """Whether there is something to do: rows enough to be worth it, time that has moved on, an instant due."""
@@ -131,7 +149,7 @@ class Stepper:
                     return True
             elif now is not None and now.advanced_to != seen.advanced_to:
                 return True
-        if run.stale:
+        if self.removed(run, look.snapshot.id):
             return True
         return waiting > 0 and (waiting >= self._chunk(run) or self._may_be_due(run, look, waiting))
 
@@ -159,13 +177,13 @@ class Stepper:
 
     def step(self, run: Run) -> int | None:
         """Take in what has come and answer what is due; the number of deliveries, None if nothing was to do."""
-        look = self.look(run.place, run.plan.tables)
-        if look is None or not self.has_work(run, look):
-            return None
-        waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
-        with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
+        with self.looking(run.place, run.plan.tables) as look:
+            if look is None or not self.has_work(run, look):
+                return None
+            waiting = sum(look.upto[s] - seen.position for s, seen in run.place.streams.items())
             started, before = self.time(), positions(run)
-            made = self._step(run, look)
+            with self._answers.at(look.reader):
+                made = self._step(run, look)
         if not made and positions(run) == before:
             # Nothing has moved, so there is no use in trying again.
             return None
@@ -187,8 +205,8 @@ class Stepper:
             run.choice.observe(taken / made)
 
     def _step(self, run: Run, look: Look) -> int | None:
-        if run.stale:
-            self._make_anew(run, look)
+        if stale := self.removed(run, look.snapshot.id):
+            self._make_anew(run, look, stale)
         rewritten = self._change_plan(run, look)
         place = run.place.copy()
         came = [self.feeder.arrived(place, look, s) for s in run.plan.streams]
@@ -460,9 +478,8 @@ class Stepper:
 
     # Anew
 
-    def _make_anew(self, run: Run, look: Look) -> None:
+    def _make_anew(self, run: Run, look: Look, stale: AbstractSet[int]) -> None:
         """Make states anew from the rows that are stored: some that they were made of have gone or changed."""
-        stale, run.stale = run.stale, set()
         place, step = run.place, Step(run.place)
         if run.is_split and any(w.kind is WindowKind.ROWS for w in run.plan.windows):
             self._give_up_panes(run, step, look, is_stale=True)

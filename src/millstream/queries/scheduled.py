@@ -67,7 +67,7 @@ def key_of(run: Run, most_here: int) -> Key | None:
     """The streams that a query joins, what is to be equal, whether windows are counted in rows; None if it cannot
     be scheduled."""
     plan, shared = run.plan, run.plan.shared
-    if shared is None or len(shared.leaves) != 2 or not plan.is_monotone or not most_here or run.stale:
+    if shared is None or len(shared.leaves) != 2 or not plan.is_monotone or not most_here or run.is_stale:
         return None
     if plan.sample.kind is not Sampling.REALTIME or len({(w.length, w.rows) for w in plan.windows}) > 1:
         return None
@@ -266,6 +266,8 @@ class Scheduled:
         look = None if is_full else self._stepper.look(place, most=MOST_ROWS)
         if look is None:
             return False
+        if any(self._stepper.removed(run, look.snapshot.id) for run in join.runs.values()):
+            raise AloneError
         ahead = [r.place.streams for r in outside if _is_ahead(r, join.front)]
         upto = {s: min(n, *(a[s].position for a in ahead), n) for s, n in look.upto.items()}
         look = replace(look, upto=upto)

@@ -68,9 +68,13 @@ class Store:
                 self._lake.committed([])
         else:
             transaction = self._lake.transaction()
-            if any(rows.num_rows for _, rows in step.deliveries):
-                transaction.append(target, self._kept(step, target, run.plan.into, transaction))
-            transaction.also(work)
+            try:
+                if any(rows.num_rows for _, rows in step.deliveries):
+                    transaction.append(target, self._kept(step, target, run.plan.into, transaction))
+                transaction.also(work)
+            except BaseException:
+                transaction.rollback()
+                raise
             transaction.commit()
         self._follow(run, step)
         run.note_saved()

@@ -6,7 +6,7 @@ of one would deliver the same rows. Those who read deliveries need none.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from millstream.catalog import groups, queries, streams, views
@@ -19,7 +19,7 @@ from millstream.schedule.eddy import POLICIES, TICKETS
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import TableInfo
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from millstream.queries.groups import Group
     from millstream.queries.known import Known
     from millstream.queries.place import Place
+    from millstream.queries.run import Look
     from millstream.queries.running import Stepper
     from millstream.schedule.eddy import Policy
     from millstream.storage.lake import Lake
@@ -80,27 +81,30 @@ class Together:
     def step(self, stream_id: int) -> int | None:
         """Bring a group up to date; the number of deliveries, None if nothing was to do."""
         group = self.group(stream_id)
-        look = None if group is None else self._stepper.look(group.place, most=MOST_ROWS)
-        if group is None or look is None or look.upto[stream_id] <= group.seen.position:
+        if group is None:
             return None
-        # Behind the look: whoever joins later has none of these rows.
-        welcome(self._lake.catalog, group, self._known.plan)
-        if not group.plans:
-            return None
+        with self._stepper.looking(group.place, most=MOST_ROWS) as look:
+            if look is None or look.upto[stream_id] <= group.seen.position:
+                return None
+            # Behind the look: whoever joins later has none of these rows.
+            welcome(self._lake.catalog, group, self._known.plan)
+            return self._step(group, look) if group.plans else None
+
+    def _step(self, group: Group, look: Look) -> int:
         try:
-            with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
+            with self._answers.at(look.reader):
                 made, failed = self._sharer.step(group, look)
                 self.apart.update(failed)
         except BaseException as error:
             # What is stored counts.
-            self._groups.pop(stream_id, None)
+            self._groups.pop(group.stream, None)
             if isinstance(error, StaleError):
                 return 0
             if own_fault(error) is None:
                 raise
             return self._part(group)
         if not group.plans:
-            self._groups.pop(stream_id, None)
+            self._groups.pop(group.stream, None)
         return made
 
     def _part(self, group: Group) -> int:
@@ -149,13 +153,15 @@ class Together:
     # Coming and going
 
     @staticmethod
-    def enter(commit: Commit, query: TableInfo, place: Place) -> None:
-        """Let a new query, or one that has caught up, be in its group from its place on."""
+    def enter(commit: Commit, query: TableInfo, place: Place) -> bool:
+        """Let a new query, or one that has caught up, be in its group from its place on; False if it cannot."""
         if not views.is_there(commit.connection, query.id):
-            return
+            return False
         [(stream_id, seen)] = place.streams.items()
-        join(commit, stream_id, query.id, seen, place.sequence)
+        if not join(commit, stream_id, query.id, seen, place.sequence):
+            return False
         streams.remove_consumer(commit, stream_id, queries.consumer(query.id))
+        return True
 
     def leave(self, query: TableInfo, plan: QueryPlan, also: Callable[[Commit], None]) -> None:
         """Take a query out at the group's place, in one commit with something else."""
@@ -169,9 +175,20 @@ class Together:
             take_out(commit, group, query.id, group.seen.position)
             also(commit)
 
-        self._lake.catalog.commit(work)
-        self._let_go(query.id, plan)
-        self.apart.add(query.id)
+        with self.stored_counts(group.stream):
+            self._lake.catalog.commit(work)
+            self._let_go(query.id, plan)
+            self.apart.add(query.id)
+
+    @contextmanager
+    def stored_counts(self, stream_id: int) -> Iterator[None]:
+        """Should the body be broken off while it changes who is in a group, what is stored of that counts."""
+        try:
+            yield
+        except BaseException:
+            self._groups.pop(stream_id, None)
+            self._apart = None
+            raise
 
     def has(self, query: TableInfo) -> bool:
         """Whether a query is in a group."""

@@ -136,13 +136,16 @@ class Net:
             place.tokens, place.since = 0, None
         try:
             transition.action(tokens)
-        except Exception as error:
-            # A failed action must not end the process: the tokens come back, to be tried after a pause.
-            transition.failure = error
-            transition.retry_at = self._clock.now() + RETRY_AFTER
+        except BaseException as error:
             with self._lock:
                 place.tokens += tokens
                 place.since = since
+            if not isinstance(error, Exception):
+                self.changed()
+                raise
+            # A failed action must not end the process: the tokens are there again, to be tried after a pause.
+            transition.failure = error
+            transition.retry_at = self._clock.now() + RETRY_AFTER
             self.changed()
             return False
         transition.fired += 1

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet
 
 from millstream.catalog.catalog import Catalog
 from millstream.catalog.records import StreamState
@@ -47,9 +48,12 @@ class Lake:
         self.read_only = read_only
         self._listeners: list[Callable[[Sequence[Written]], None]] = []
         self._before_removal: list[Callable[[int], None]] = []
-        self._open_transactions: set[Transaction] = set()
-        self._arriving: dict[Transaction, dict[int, datetime]] = {}
-        """When rows that are on their way have arrived: the first of each transaction in each table."""
+        self._open_transactions: WeakSet[Transaction] = WeakSet()
+        self._arriving: WeakKeyDictionary[Transaction, dict[int, datetime]] = WeakKeyDictionary()
+        """When rows that are on their way have arrived: the first of each transaction in each table.
+
+        A transaction that its thread has left open when it ended holds nobody up.
+        """
         self._lock = threading.Lock()
         self._directory_lock = self._claim()
         try:
@@ -129,10 +133,11 @@ class Lake:
     def transaction(self, *, is_long: bool = False) -> Transaction:
         """A new transaction on the current snapshot; upkeep leaves all rows in place for a long one."""
         self.catalog.check_writable()
-        opened = Transaction(self, self.catalog.now, is_long=is_long)
+        return Transaction(self, is_long=is_long)
+
+    def began(self, transaction: Transaction) -> None:
         with self._lock:
-            self._open_transactions.add(opened)
-        return opened
+            self._open_transactions.add(transaction)
 
     def finished(self, transaction: Transaction) -> None:
         with self._lock:

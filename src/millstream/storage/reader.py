@@ -8,6 +8,7 @@ from millstream.schema import ObjectKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import ExitStack
     from datetime import datetime
 
     from millstream.catalog.records import Moment, Snapshot, TableInfo
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Every table it gives is at the same moment; of streaming tables only what is within their period."""
+    """Every table it gives is at the same moment; of streaming tables only what is within their period.
+
+    Older versions stay as long as `pins`, where they are given.
+    """
 
     def __init__(
         self,
@@ -28,12 +32,14 @@ class Reader:
         transaction: Transaction | None = None,
         views: Views | None = None,
         moment: Moment | None = None,
+        pins: ExitStack | None = None,
     ) -> None:
         self._lake = lake
         self._views = views
         self._transaction = transaction
         self._moment = transaction.moment if transaction is not None else moment or lake.catalog.now
         self._horizons: dict[int, int | None] = {}
+        self._pins = pins
 
     @property
     def is_at_a_commit(self) -> bool:
@@ -43,7 +49,11 @@ class Reader:
     def snapshot(self, version: int | None = None, time: datetime | None = None) -> Snapshot:
         if version is None and time is None:
             return self._moment.snapshot
-        return self._lake.catalog.snapshot(version, time)
+        if self._pins is None:
+            return self._lake.catalog.snapshot(version, time)
+        found = self._lake.catalog.pin_version(version, time)
+        self._pins.callback(self._lake.catalog.unpin, found.id)
+        return found
 
     def tables(self, snapshot: Snapshot) -> Mapping[str, TableInfo]:
         if self._transaction is not None and self._is_now(snapshot):

@@ -78,7 +78,7 @@ def _end(lake: Lake, table: TableInfo, cut: int) -> None:
         return bool(gone)
 
     if lake.catalog.commit(work):
-        lake.committed([Written(table, 0, 0, 0, removes=True, is_expiry=True)])
+        lake.committed([Written(table, 0, 0, 0, removes=True)])
 
 
 def _seen(lake: Lake, commit: Commit, table: TableInfo, ids: set[int]) -> list[int]:

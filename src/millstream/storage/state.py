@@ -6,6 +6,7 @@ killed. Old versions of a state are of no use to anyone but running readers and 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 NOTHING = -1
 MOST_REMEMBERED = 65_536
 """Of so many files it is remembered what their footers said."""
-ENDED = "data_file_id IN (SELECT data_file_id FROM ducklake_data_file WHERE table_id = ? AND end_snapshot <= ?{})"
-UNREAD = " AND (begin_snapshot > ? OR end_snapshot <= ?)"
-"""A file that a pinned snapshot does not have."""
+ENDED = (
+    "SELECT data_file_id, begin_snapshot, end_snapshot FROM ducklake_data_file"
+    " WHERE table_id = ? AND end_snapshot <= ?"
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Progress:
 
     changes: tuple[Change, ...]
     views: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    whose: int | None = None
+    """The view whose state it is, where none moves on."""
 
 
 def new_rows(lake: Lake, stream: TableInfo, snapshot: Snapshot, since: int, last_ids: dict[int, int]) -> Scan:
@@ -98,7 +102,8 @@ def commit(lake: Lake, progress: Progress) -> bool:
     written = [(c.table, c.new) for c in progress.changes]
 
     def work(commit: Commit) -> bool:
-        if not all(views.is_there(commit.connection, v) for v in progress.views):
+        concerned = [*progress.views, *([] if progress.whose is None else [progress.whose])]
+        if not all(views.is_there(commit.connection, v) for v in concerned):
             return False
         for change in progress.changes:
             if change.gone:
@@ -135,10 +140,11 @@ def sweep(lake: Lake, states: Sequence[TableInfo]) -> None:
 
     def work(connection: Connection) -> None:
         pins = lake.catalog.pins()
-        ended = ENDED.format(UNREAD * len(pins))
         for table in states:
-            arguments = (table.id, lake.catalog.current.id, *(pin for pin in pins for _ in range(2)))
-            snapshots.forget_files(connection, ended, arguments, lake.clock.now())
+            ended = connection.execute(ENDED, (table.id, lake.catalog.current.id)).fetchall()
+            for file_id, begun, end in ended:
+                if bisect_left(pins, begun) == bisect_left(pins, end):
+                    snapshots.forget_files(connection, "data_file_id = ?", (file_id,), lake.clock.now())
 
     lake.catalog.maintain(work)
     upkeep.delete_scheduled(lake)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import pyarrow as pa
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from millstream.catalog.commits import Commit
-    from millstream.catalog.records import Moment, Snapshot
+    from millstream.catalog.records import Snapshot
     from millstream.storage.index import Chooser
     from millstream.storage.lake import Lake
     from millstream.storage.prune import Comparison
@@ -45,8 +46,6 @@ class Written:
     rows: int
     removes: bool = False
     late: int = 0
-    is_expiry: bool = False
-    """Whether what it removes is beyond the table's period, so that no window can miss it."""
 
 
 @dataclass
@@ -74,10 +73,8 @@ class Staged:
 class Transaction:
     """See the module's contract. Not for several threads at once."""
 
-    def __init__(self, lake: Lake, base: Moment, *, is_long: bool = False) -> None:
+    def __init__(self, lake: Lake, *, is_long: bool = False) -> None:
         self._lake = lake
-        self.moment = base
-        self.base: Snapshot = base.snapshot
         self.late_rows = 0
         self.is_long = is_long
         self._staged: dict[int, Staged] = {}
@@ -85,7 +82,11 @@ class Transaction:
         self._dropped: dict[int, TableInfo] = {}
         self._made = 0
         self._also: list[Callable[[Commit], object]] = []
-        lake.catalog.pin(self.base.id)
+        # Upkeep that sees nothing of it yet is of an earlier moment.
+        lake.began(self)
+        self.moment = lake.catalog.pin_now()
+        self.base: Snapshot = self.moment.snapshot
+        self._unpin = finalize(self, lake.catalog.unpin, self.base.id)
 
     def tables(self) -> Mapping[str, TableInfo]:
         """The tables as this transaction sees them: those of its base with its own changes."""
@@ -269,13 +270,19 @@ class Transaction:
                 self._lake.catalog.commit(lambda c: self._apply(c, staged), shareable=shareable, receipt=receipt)
         except BaseException:
             if receipt.committed:
-                self._finish()
+                # Who waits for rows is told of them, whatever becomes of the caller.
+                self._tell(staged)
             else:
                 self.rollback()
             raise
         self.late_rows = sum(s.late for s in staged)
-        self._lake.committed([s.written() for s in staged])
-        self._finish()
+        self._tell(staged)
+
+    def _tell(self, staged: Sequence[Staged]) -> None:
+        try:
+            self._lake.committed([s.written() for s in staged])
+        finally:
+            self._finish()
 
     def _apply(self, commit: Commit, every: Sequence[Staged]) -> None:
         for table in sorted(self._dropped.values(), key=lambda t: t.kind not in VIEWS):
@@ -313,12 +320,13 @@ class Transaction:
 
     def _finish(self) -> None:
         self._staged.clear()
-        self._lake.catalog.unpin(self.base.id)
+        self._unpin()
         self._lake.finished(self)
 
     def removes_from(self, table: TableInfo) -> bool:
         """Whether this transaction takes rows from the table; upkeep leaves it alone meanwhile."""
-        return table.id in self._staged and self._staged[table.id].removes
+        staged = self._staged.get(table.id)
+        return staged is not None and staged.removes
 
 
 def _parts(table: TableInfo, data: pa.Table) -> Iterable[pa.Table]:
@@ -385,6 +393,8 @@ def end_view(commit: Commit, view: TableInfo) -> None:
 
 def _apply(commit: Commit, staged: Staged) -> None:
     table = staged.table
+    if staged.removes:
+        commit.removed_from.add(table.id)
     if staged.removed:
         files.end(commit, table, staged.removed)
     if staged.inlined_end is not None:
@@ -424,10 +434,11 @@ def check_same_version(commit: Commit, table: TableInfo) -> None:
         raise conflict(table)
 
 
-def conflict(table: TableInfo) -> MachineError:
+def conflict(table: TableInfo | str) -> MachineError:
+    name = table if isinstance(table, str) else table.name
     return MachineError(
         Condition.WRITE_CONFLICT,
-        f"another statement created, changed or dropped {table.name!r} at the same time",
+        f"another statement created, changed or dropped {name!r} at the same time",
         hint="Run the statement again.",
     )
 

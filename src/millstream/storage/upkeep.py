@@ -20,10 +20,11 @@ from millstream.storage.transaction import check_same_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from millstream.catalog.commits import Commit
     from millstream.catalog.records import DataFile, Segment, TableInfo
+    from millstream.catalog.store import Connection
     from millstream.storage.lake import Lake
 
 STORED = (ObjectKind.TABLE, ObjectKind.STREAM, ObjectKind.STREAMING_TABLE)
@@ -54,7 +55,7 @@ def flush_table(lake: Lake, table: TableInfo) -> int:
     written = _write(lake, table, data, ids)
 
     def work(commit: Commit) -> None:
-        check_same_version(commit, table)
+        _check_free(lake, commit, table)
         before = commit.connection.total_changes
         inlined.end(commit, table, ids[-1].as_py())
         if commit.connection.total_changes - before != len(rows):
@@ -67,6 +68,13 @@ def flush_table(lake: Lake, table: TableInfo) -> int:
 
 class _OvertakenError(Exception):
     """A statement changed the rows that upkeep was about to move; it tries again later."""
+
+
+def _check_free(lake: Lake, commit: Commit, table: TableInfo) -> None:
+    """Raise if somebody has changed the table since it was read, or has begun to."""
+    check_same_version(commit, table)
+    if lake.is_being_changed(table):
+        raise _OvertakenError
 
 
 def _write(lake: Lake, table: TableInfo, data: pa.Table, ids: pa.Array) -> list[Segment]:
@@ -153,7 +161,7 @@ def merge(lake: Lake, table: TableInfo, group: list[DataFile]) -> int:
     written = _write(lake, table, pa.concat_tables([data for data, _ in parts]), ids)
 
     def work(commit: Commit) -> None:
-        check_same_version(commit, table)
+        _check_free(lake, commit, table)
         files.end(commit, table, [f.id for f in group])
         files.add(commit, table, written, moved=True)
         commit.changes = [f"merge_adjacent:{table.id}"]
@@ -195,20 +203,30 @@ def needed_from(commit: Commit, stream: TableInfo) -> int:
 def expire(lake: Lake, keep: timedelta) -> int:
     """Forget snapshots older than `keep`, but for the newest and those a reader pins."""
     now = lake.clock.now()
-    with lake.catalog.read() as connection:
+
+    def work(connection: Connection) -> int:
         last_old = snapshots.last_before(connection, now - keep)
-        oldest = snapshots.oldest_id(connection)
-    if last_old is None:
+        pinned = lake.catalog.oldest_pin()
+        limits = (last_old, lake.catalog.current.id, pinned)
+        keep_from = min(n for n in limits if n is not None)
+        if last_old is None or keep_from <= snapshots.oldest_id(connection):
+            return 0
+        return snapshots.expire(connection, keep_from, now)
+
+    if not _has_older(lake, now - keep):
         return 0
-    keep_from = min(last_old, lake.catalog.current.id)
-    pinned = lake.catalog.oldest_pin()
-    keep_from = keep_from if pinned is None else min(keep_from, pinned)
-    if keep_from <= oldest:
-        return 0
-    expired = lake.catalog.maintain(lambda connection: snapshots.expire(connection, keep_from, now))
-    delete_scheduled(lake)
-    index.discard(lake)
+    with lake.catalog.forgetting():
+        expired = lake.catalog.maintain(work)
+    if expired:
+        delete_scheduled(lake)
+        index.discard(lake)
     return expired
+
+
+def _has_older(lake: Lake, time: datetime) -> bool:
+    with lake.catalog.read() as connection:
+        last_old = snapshots.last_before(connection, time)
+        return last_old is not None and last_old > snapshots.oldest_id(connection)
 
 
 def has_old_snapshots(lake: Lake) -> bool:

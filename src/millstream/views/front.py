@@ -145,13 +145,14 @@ class ContinuousViews:
         known = self._lake.catalog.tables()
         found = [t for n in names if (t := known.get(n.lower())) is not None and is_view(t)]
         if found and not self._lake.read_only:
-            self.keeper.catch_up([self.keeper.kept(t) for t in found])
+            self.keeper.catch_up([k for t in found if (k := self.keeper.there(t)) is not None])
 
     def catch_up_for(self, query: st.Query, tables: Mapping[str, TableInfo]) -> None:
         """Bring the views that a query reads, itself or through plain views, up to date."""
         if self._lake.read_only:
             return
-        behind = [self.keeper.kept(v) for v in self._views_in(query, tables, set())]
+        found = self._views_in(query, tables, set())
+        behind = [k for v in found if (k := self.keeper.there(v)) is not None]
         if behind:
             self.keeper.catch_up(behind)
 

@@ -113,6 +113,11 @@ class Keeper:
             known = self._known[view.id] = self._load(view, at or self.lake.catalog.current)
         return known
 
+    def there(self, view: TableInfo) -> Kept | None:
+        """The view as it is now; None if it has gone since it was found."""
+        now = self.lake.catalog.current
+        return None if self.lake.catalog.table(view.id, now) is None else self.kept(view, now)
+
     def _load(self, view: TableInfo, at: Snapshot) -> Kept:
         info = view.continuous
         assert info is not None
@@ -139,12 +144,13 @@ class Keeper:
         return self._next_row_id(stream_id) - self._position(view_id, stream_id)
 
     def _position(self, view_id: int, stream_id: int) -> int:
-        if view_id not in self.positions:
+        known = self.positions.get(view_id)
+        if known is None:
             with self.lake.catalog.read() as connection:
                 stored = views.positions(connection).get(view_id, {})
             # Another thread may have moved it on meanwhile.
-            return self.positions.setdefault(view_id, stored).get(stream_id, 0)
-        return self.positions[view_id].get(stream_id, 0)
+            known = self.positions.setdefault(view_id, stored)
+        return known.get(stream_id, 0)
 
     def _next_row_id(self, stream_id: int) -> int:
         stream = self._stream(stream_id)
@@ -177,23 +183,25 @@ class Keeper:
             for kept in self.every():
                 if stream_id in kept.plan.streams and kept.view.id not in self.failures:
                     waiting.setdefault(self._position(kept.view.id, stream_id), []).append(kept)
-            return sum(self._advance(stream_id, since, group) for since, group in sorted(waiting.items()))
+            if not waiting:
+                return 0
+            upto = self._next_row_id(stream_id)
+            # All go to one place, wherever they are: then one job serves them the next time.
+            with self.lake.catalog.pinned_now() as moment:
+                seen = [self._advance(stream_id, s, k, upto, moment.snapshot) for s, k in sorted(waiting.items())]
+            if any(seen):
+                # What was merged could not go while we kept the snapshot that it belonged to.
+                state.sweep(self.lake, [t for group in waiting.values() for k in group for t in k.states])
+            return sum(seen)
 
-    def _advance(self, stream_id: int, since: int, group: Sequence[Kept]) -> int:
-        upto = self._next_row_id(stream_id)
-        if upto <= since:
-            return 0
+    def _advance(self, stream_id: int, since: int, group: Sequence[Kept], upto: int, snapshot: Snapshot) -> int:
         # The stream as it is at the snapshot: a change of its columns moves the rows that it has inlined.
-        snapshot = self.lake.catalog.current
         stream = self._stream(stream_id, snapshot)
-        if stream is None:
+        if stream is None or upto <= since:
             return 0
-        with self.lake.catalog.pinned(snapshot.id):
-            scan = state.new_rows(self.lake, stream, snapshot, since, self._last_ids)
-            upto = max(upto, _last_id(scan, self._last_ids) + 1)
-            self._run(stream, scan, group, upto)
-        # What was merged could not go while we kept the snapshot that it belonged to.
-        state.sweep(self.lake, [t for k in group for t in k.states])
+        scan = state.new_rows(self.lake, stream, snapshot, since, self._last_ids)
+        upto = max(upto, _last_id(scan, self._last_ids) + 1)
+        self._run(stream, scan, group, upto)
         return upto - since
 
     def _run(self, stream: TableInfo, scan: Scan, group: Sequence[Kept], upto: int) -> None:
@@ -214,14 +222,14 @@ class Keeper:
         moved = {k.view.id: {stream.id: upto} for k in group}
         try:
             is_done = state.commit(self.lake, state.Progress(tuple(changes), moved))
+            for view_id, positions in moved.items() if is_done else ():
+                self.positions.setdefault(view_id, {}).update(positions)
         except BaseException:
             # It may be durable all the same, so what is stored counts.
             for view_id in moved:
                 self.positions.pop(view_id, None)
             raise
         if is_done:
-            for view_id, positions in moved.items():
-                self.positions.setdefault(view_id, {}).update(positions)
             return
         left = {k.view.id for k in self.every()}
         if still := [k for k in group if k.view.id in left]:
@@ -407,9 +415,9 @@ class Keeper:
     def merge(self, kept: Kept) -> int:
         """Make one piece of every state that has come to many; returns how many files went."""
         with self.lock:
-            return sum(self._merge(p, t) for p, t in zip(kept.parts, kept.states, strict=True))
+            return sum(self._merge(kept.view, p, t) for p, t in zip(kept.parts, kept.states, strict=True))
 
-    def _merge(self, part: Part, table: TableInfo) -> int:
+    def _merge(self, view: TableInfo, part: Part, table: TableInfo) -> int:
         snapshot = self.lake.catalog.current
         with self.lake.catalog.pinned(snapshot.id):
             gone = self.pieces(table, snapshot)
@@ -417,8 +425,8 @@ class Keeper:
                 return 0
             written = self._merged_by_kernel(part, table, gone) or self._merged_by_spark(part, table, snapshot)
             self._whole[table.id] = frozenset(s.path for s in written)
-        state.commit(self.lake, state.Progress((state.Change(table, tuple(written), tuple(gone)),)))
-        return len(gone)
+        change = state.Change(table, tuple(written), tuple(gone))
+        return len(gone) if state.commit(self.lake, state.Progress((change,), {}, view.id)) else 0
 
     def _merged_by_kernel(self, part: Part, table: TableInfo, gone: Sequence[DataFile]) -> Sequence[Segment]:
         """One row a group of a state's pieces; nothing if the kernel cannot."""

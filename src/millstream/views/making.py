@@ -256,7 +256,11 @@ class Maker:
         info = ContinuousInfo(draft.plan.to_json(), ids[0], ids[1], draft.has_history)
         view = views.create(commit, views.continuous(draft.name, draft.definition, draft.schema, info))
         views.refreshed(commit, view.id, time_text(commit.now))
-        known = {t.id: t for t in self._lake.catalog.tables(commit.base).values()}
+        named = self._lake.catalog.tables(commit.base)
+        for name in draft.plan.above:
+            if name.lower() not in named:
+                raise conflict(name)
+        known = {t.id: t for t in named.values()}
         for stream_id in draft.plan.streams:
             if stream_id not in known:
                 raise conflict(view)

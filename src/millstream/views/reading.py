@@ -89,7 +89,8 @@ class Readings:
             found = self._kept.get(view.id)
             if found is None or found.made_of != made_of:
                 return self._compute(self._wanted(kept, reader, made_of), reader)
-            self._kept[view.id] = replace(found, snapshot_id=reader.snapshot().id, is_wanted=True)
+            if reader.is_at_a_commit:
+                self._kept[view.id] = replace(found, snapshot_id=reader.snapshot().id, is_wanted=True)
             return found.scan
 
     def _is_at(self, found: _Result, kept: Kept, reader: Reader) -> bool:
