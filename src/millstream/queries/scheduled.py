@@ -266,8 +266,7 @@ class Scheduled:
         look = None if is_full else self._stepper.look(place, most=MOST_ROWS)
         if look is None:
             return False
-        if any(self._stepper.removed(run, look.snapshot.id) for run in join.runs.values()):
-            raise AloneError
+        self._check_whole(join, look)
         ahead = [r.place.streams for r in outside if _is_ahead(r, join.front)]
         upto = {s: min(n, *(a[s].position for a in ahead), n) for s, n in look.upto.items()}
         look = replace(look, upto=upto)
@@ -287,6 +286,11 @@ class Scheduled:
             self._batches(join, turn, {s: t.active for s, t in taken.items()})
         join.turns.append(turn)
         return True
+
+    def _check_whole(self, join: Join, look: Look) -> None:
+        """Raise if rows have been taken away that somebody may have counted on."""
+        if any(self._stepper.removed(run, look.snapshot.id) for run in join.runs.values()):
+            raise AloneError
 
     def _cast(self, join: Join, look: Look) -> Family:
         """The queries that are there, with their grouped filters."""
@@ -436,6 +440,7 @@ class Scheduled:
     def _release_turn(self, join: Join, turn: Turn, queries: Sequence[int]) -> tuple[int, set[int]]:
         look = self._stepper.look(join.front.place)
         assert look is not None
+        self._check_whole(join, look)
         with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
             found = turn.combinations() if turn.results else None
             released = self._stepped_by_all(join, turn, queries, found)
