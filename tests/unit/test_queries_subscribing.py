@@ -296,6 +296,7 @@ def test_what_feeds_a_stream_waits_for_queries_that_are_far_behind_in_it(
 
     monkeypatch.setattr(queries, "step", step)
     s.sql("RESUME slow")
+    s.drain()
     assert behind
     assert max(behind) <= 20
     assert s.results("slow")[-1].fetchall() == [(130,)]

@@ -34,7 +34,7 @@ from millstream.schema import TIMESTAMP, Column, Duration, ObjectKind, Schema
 from millstream.sql import statements as st
 from millstream.sql.names import check_name
 from millstream.storage import period
-from millstream.storage.transaction import conflict
+from millstream.storage.transaction import Written, conflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -597,9 +597,13 @@ class ContinuousQueries:
         """Go on where the query was, paused or failed."""
         self._lake.catalog.commit(lambda c: queries.set_status(c, query.id, queries.RUNNING))
         self._resumed += 1
-        ends = self._ends(self.known.plan_of(query))
+        plan = self.known.plan_of(query)
+        ends = self._ends(plan)
         while self._step_all() is not None and self._is_behind(query, ends):
             pass
+        # Whoever steps queries in the background goes on from here.
+        streams_read = (self._lake.catalog.table(s) for s in plan.streams)
+        self._lake.committed([Written(t, 0, 0, 0) for t in streams_read if t is not None])
 
     def _ends(self, plan: QueryPlan) -> dict[int, int]:
         """Where the rows of a query's streams end now."""
