@@ -52,6 +52,8 @@ class Definitions:
     @run.register
     def _create_table(self, statement: st.CreateTable, parameters: Any) -> str:
         check_name(statement.name)
+        if statement.as_query is not None:
+            self._engine.views.catch_up_for(statement.as_query, self._engine.known_tables())
 
         def work(transaction: Transaction) -> str:
             existing = transaction.tables().get(statement.name.text.lower())
@@ -62,7 +64,8 @@ class Definitions:
             rows = None
             columns = statement.columns
             if statement.as_query is not None:
-                bound = bind(statement.as_query, Reader(self._lake, transaction), statement.text, parameters)
+                reader = self._engine.reader_in(transaction)
+                bound = bind(statement.as_query, reader, statement.text, parameters)
                 rows = query.run(self._engine.spark, bound, self._engine.relations, parameters)
                 columns = tuple(Column(f.name, stored_type(f)) for f in rows.schema())
             schema = define.schema(columns)

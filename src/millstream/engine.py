@@ -117,6 +117,10 @@ class Engine:
             moment = pins.enter_context(self.lake.catalog.pinned_now())
         return Reader(self.lake, self.transaction, self._kept_rows, moment, pins)
 
+    def reader_in(self, transaction: Transaction) -> Reader:
+        """What a statement reads that changes something, or makes a table."""
+        return Reader(self.lake, transaction, self._kept_rows, pins=getattr(self._local, "pins", None))
+
     def _kept_rows(self, kept: TableInfo, reader: Reader) -> Any:
         """The rows of a continuous view, or the last answer of a continuous query."""
         if kept.kind is ObjectKind.CONTINUOUS_QUERY:
@@ -394,11 +398,13 @@ class Engine:
         assignments: Sequence[tuple[str, st.Query]] = (),
     ) -> int:
         alias = statement.alias or found.name
+        for asked in (where, *(q for _, q in assignments)):
+            self.views.catch_up_for(asked, self.known_tables())
 
         def work(transaction: Transaction) -> int:
             table = transaction.current(found)
             transaction.materialise(table)
-            reader = Reader(self.lake, transaction)
+            reader = self.reader_in(transaction)
             comparisons: Sequence[Comparison] = ()
             if where.tree is not None:
                 time = valid.time_column(table)

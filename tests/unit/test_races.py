@@ -167,6 +167,15 @@ def test_a_view_that_is_dropped_is_read_by_who_began_before(db: Database, monkey
     assert told.value.condition is Condition.UNKNOWN_TABLE
 
 
+def test_pins_that_were_given_back_are_forgotten(database_path: Path) -> None:
+    with millstream.connect(database_path, clock=ManualClock(), background=False) as db:
+        db.sql("CREATE TABLE t (k BIGINT)")
+        db.insert("t", [(1,)])
+        for _ in range(500):
+            assert db.sql("SELECT k FROM t WHERE k > 0").fetchall() == [(1,)]
+        assert len(db._lake.catalog._unpinned) < 10
+
+
 # What is made and dropped
 
 

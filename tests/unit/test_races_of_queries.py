@@ -13,7 +13,7 @@ import millstream
 from millstream.clock import ManualClock
 from millstream.queries import groups
 from millstream.queries.answering import Feed
-from millstream.storage import transaction
+from millstream.storage import transaction, upkeep
 from tests.recovery import stored
 from tests.unit.test_races import PATIENCE, after, aside, before, interrupt
 
@@ -279,6 +279,61 @@ def test_a_subscriber_is_not_cut_off_when_a_query_changes_places(
 
     after(monkeypatch, queries_of(selecting).handing, "_own", change)
     assert [d.sequence for d in selecting.results("q")] == [1, 2, 3, 4]
+
+
+def test_a_query_that_fails_again_is_no_part_of_the_group_on_its_stream(selecting: Database) -> None:
+    selecting.sql("CREATE STREAM b (a BIGINT, t BIGINT) TIMESTAMP BY t")
+    create(selecting, "q")
+    selecting.sql(
+        "CREATE CONTINUOUS QUERY j AS SELECT sum(1 / (s.a - 1)) AS x FROM s [INTERVAL 9] JOIN b [INTERVAL 9]"
+        " ON s.t = b.t SAMPLE INTERVAL 10"
+    )
+    for t in (1, 12):
+        selecting.insert("s", [(1, t)])
+        selecting.insert("b", [(1, t)])
+        selecting.drain()
+    assert {r[0]: r[2] for r in selecting.sql("SHOW QUERIES").fetchall()} == {"q": "running", "j": "failed"}
+    selecting.insert("s", [(1, 13)])
+    selecting.sql("RESUME j")
+    assert {r[0]: r[2] for r in selecting.sql("SHOW QUERIES").fetchall()} == {"q": "running", "j": "failed"}
+    assert len(selecting.results("q")) == 3
+
+
+def test_a_view_that_is_read_at_an_instant_has_the_rows_that_the_query_has(
+    selecting: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    selecting.sql("CREATE CONTINUOUS VIEW whole AS SELECT count(*) AS n FROM s")
+    selecting.sql(
+        "CREATE CONTINUOUS QUERY q AS SELECT count(*) AS here, max(n) AS there FROM s [LANDMARK], whole"
+        " SAMPLE INTERVAL 10"
+    )
+    selecting.insert("s", [(1, 1)])
+    # What comes while a step is about to look is before it, or behind all that it reads.
+    row = [(2, 12)]
+    after(
+        monkeypatch, queries_of(selecting).answers, "catch_up", lambda: aside(lambda: selecting.insert("s", row))
+    )
+    selecting.drain()
+    # The row that has made the instant due is in the view, though not in the window.
+    assert answers(selecting, "q")[0] == [(1, 2)]
+
+
+def test_of_two_deletes_the_first_is_not_forgotten(summed: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_settling(summed, monkeypatch)
+    upkeep.flush(summed._lake)
+    summed.insert("h", [(1, 21)])
+    stepper = queries_of(summed)._stepper
+
+    def delete_more() -> None:
+        summed.sql("DELETE FROM h WHERE t = 11")
+
+    summed.sql("DELETE FROM h WHERE t = 1")
+    before(monkeypatch, stepper, "has_work", lambda: aside(delete_more))
+    summed.drain()
+    go_on(summed, 31, 41)
+    found = answers(summed, "q")
+    assert found[1] in ([(1, 100)], [(0, None)]), "at 20"
+    assert found[-2:] == [[(1, 1)], [(2, 2)]]
 
 
 # Inserts that stand

@@ -282,6 +282,7 @@ class Catalog:
         with self._lock:
             # Whoever asks for the pins behind a commit finds this one, or it is of that commit or a later one.
             moment = stored or self._now
+            self._take_back_pins()
             self._pins[moment.snapshot.id] = self._pins.get(moment.snapshot.id, 0) + 1
         return moment
 
@@ -308,6 +309,7 @@ class Catalog:
 
     def pin(self, snapshot_id: int) -> None:
         with self._lock:
+            self._take_back_pins()
             self._pins[snapshot_id] = self._pins.get(snapshot_id, 0) + 1
 
     def unpin(self, snapshot_id: int) -> None:
@@ -330,6 +332,11 @@ class Catalog:
             self._pins[snapshot_id] -= 1
             if not self._pins[snapshot_id]:
                 del self._pins[snapshot_id]
+
+    @property
+    def has_removals(self) -> bool:
+        """Whether rows were taken from any table before their time since the database was opened."""
+        return bool(self._removals)
 
     def removed_at(self, table_id: int) -> int:
         """The newest snapshot that took rows from a table before their time; -1: none since it was opened.

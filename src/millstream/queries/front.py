@@ -303,7 +303,9 @@ class ContinuousQueries:
         """How the join that a query is in is scheduled from now on; None: as all others are."""
         query = self.known.find(name)
         with self._lock:
-            key = scheduled.key_of(self._run(query), self.answers.most_here)
+            # One that is in a group has no run, and its place is the group's.
+            run = self._runs.get(query.id) or self._stepper.load(query)
+            key = scheduled.key_of(run, self.answers.most_here)
             if key is None:
                 raise StatementError(
                     Condition.INVALID_ARGUMENT,
@@ -374,6 +376,8 @@ class ContinuousQueries:
                     return None
                 own = None if self._is_closed else own_fault(error)
                 if own is None:
+                    # It may have delivered something all the same.
+                    self.board.tell()
                     raise
                 self._fail(query, own)
                 return None
@@ -392,16 +396,21 @@ class ContinuousQueries:
             running = self._running() if loners else set()
             runs = [run for q in loners if q.id in running and (run := self._run_if_there(q)) is not None]
             for run in runs:
-                run.is_stale = bool(self._stepper.removed(run, self._lake.catalog.current.id))
+                run.is_stale = bool(self._stepper.removed(run))
             self._settled = set()
             made: list[int | None] = []
             try:
-                made += self._step_joins(runs)
+                for key, own in self._joins(runs):
+                    made.append(self._step_join(key, own))
                 self._note_company(runs)
-                made += [self._step_choir(choir, own) for choir, own in self._choirs(runs)]
-            finally:
-                if any(m is not None for m in made):
-                    self.board.tell()
+                for choir, own in self._choirs(runs):
+                    made.append(self._step_choir(choir, own))
+            except BaseException:
+                # What one of them has delivered before it was broken off is stored, too.
+                self.board.tell()
+                raise
+        if any(m is not None for m in made):
+            self.board.tell()
         return made
 
     def _choirs(self, runs: Sequence[Run]) -> Iterator[tuple[chorus.Chorus | joining.Joining, list[Run]]]:
@@ -433,8 +442,8 @@ class ContinuousQueries:
             for run, need in zip(own, needs, strict=True):
                 run.company = needs.count(need) - 1
 
-    def _step_joins(self, runs: Sequence[Run]) -> list[int | None]:
-        """Do one piece of work of each join that is scheduled."""
+    def _joins(self, runs: Sequence[Run]) -> list[tuple[JoinKey, list[Run]]]:
+        """The joins that are scheduled, each with those who are in it."""
         alike: dict[JoinKey, list[Run]] = {}
         for run in runs:
             key = scheduled.key_of(run, self.answers.most_here)
@@ -443,7 +452,7 @@ class ContinuousQueries:
         alike = {key: own for key, own in alike.items() if self.scheduled.takes(key, own)}
         self.scheduled.keep_only(alike)
         self._in_joins = {run.query.id for own in alike.values() for run in own}
-        return [self._step_join(key, own) for key, own in alike.items()]
+        return list(alike.items())
 
     def _step_join(self, key: JoinKey, runs: list[Run]) -> int | None:
         try:
@@ -462,7 +471,7 @@ class ContinuousQueries:
     def _step_choir(self, choir: chorus.Chorus | joining.Joining, runs: list[Run]) -> int | None:
         with self._stepper.looking(runs[0].place) as look:
             # Those that rows have been taken from since they were found to be alike go on by themselves.
-            if look is None or any(self._stepper.removed(run, look.snapshot.id) for run in runs):
+            if look is None or any(map(self._stepper.removed, runs)):
                 return None
             if not any(self._stepper.has_work(run, look) for run in runs):
                 self._settled |= {run.query.id for run in runs}
@@ -494,10 +503,13 @@ class ContinuousQueries:
         return None if all(m is None for m in made) else sum(m or 0 for m in made)
 
     def _step_group(self, stream_id: int) -> int | None:
-        with self._lock:
-            made = self.together.step(stream_id)
-        if made is not None:
-            self.board.tell()
+        made: int | None = 0
+        try:
+            with self._lock:
+                made = self.together.step(stream_id)
+        finally:
+            if made is not None:
+                self.board.tell()
         return made
 
     def _join_group(self, run: Run) -> None:
@@ -613,10 +625,12 @@ class ContinuousQueries:
     def _is_behind(self, query: TableInfo, ends: Mapping[int, int]) -> bool:
         """Whether a query has rows before it that end somewhere."""
         with self._lock:
-            run, stream_id = self._runs.get(query.id), self.known.plan_of(query).streams[0]
-            group = self.together.group(stream_id) if run is None else None
+            run, plan = self._runs.get(query.id), self.known.plan_of(query)
+            group = self.together.group(plan.streams[0]) if run is None and may_share(query, plan) else None
             place = run.place if run is not None else None if group is None else group.place
-        return place is not None and any(place.streams[s].position < end for s, end in ends.items())
+            if place is None or self._status(query.id) != queries.RUNNING:
+                return False
+        return any(place.streams[s].position < end for s, end in ends.items())
 
     def close(self) -> None:
         self._is_closed = True

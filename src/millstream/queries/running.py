@@ -115,12 +115,13 @@ class Stepper:
         All that is seen stays where it is as long as the body runs.
         """
         catalog = self._lake.catalog
-        self._answers.catch_up(tables)
         known = {s: catalog.table(s) for s in place.streams}
         # Before the rows are counted: what is on its way now must not be late.
         arrived_until = {s: instant(self._lake.arrived_until(s)) for s in known}
         ends = {s: catalog.table_stats(t).next_row_id for s, t in known.items() if t is not None}
         upto = {s: min(n, place.streams[s].position + most) for s, n in ends.items()}
+        # Behind the rows: a view that is read at an instant has all that the query has.
+        self._answers.catch_up(tables)
         with catalog.pinned_now() as moment:
             reader = self._answers.reader(moment)
             found = {s: t for s in upto if (t := catalog.table(s, moment.snapshot)) is not None}
@@ -132,10 +133,13 @@ class Stepper:
         with self.looking(place, most=most) as found:
             return found
 
-    def removed(self, run: Run, upto: int) -> set[int]:
-        """The streaming tables that rows were taken from behind a query's place, up to a snapshot."""
-        last = {s: max(run.removals.get(s, -1), self._lake.catalog.removed_at(s)) for s in run.place.streams}
-        return {s for s, snapshot in last.items() if run.place.snapshot < snapshot <= upto}
+    def removed(self, run: Run) -> set[int]:
+        """The streaming tables that rows were taken from behind a query's place, be it behind a look as well."""
+        catalog = self._lake.catalog
+        if not run.removals and not catalog.has_removals:
+            return set()
+        last = {s: max(run.removals.get(s, -1), catalog.removed_at(s)) for s in run.place.streams}
+        return {s for s, snapshot in last.items() if run.place.snapshot < snapshot}
 
     def has_work(self, run: Run, look: Look) -> bool:
         """Whether there is something to do: rows enough to be worth it, time that has moved on, an instant due."""
@@ -149,7 +153,7 @@ class Stepper:
                     return True
             elif now is not None and now.advanced_to != seen.advanced_to:
                 return True
-        if self.removed(run, look.snapshot.id):
+        if self.removed(run):
             return True
         return waiting > 0 and (waiting >= self._chunk(run) or self._may_be_due(run, look, waiting))
 
@@ -205,7 +209,7 @@ class Stepper:
             run.choice.observe(taken / made)
 
     def _step(self, run: Run, look: Look) -> int | None:
-        if stale := self.removed(run, look.snapshot.id):
+        if stale := self.removed(run):
             self._make_anew(run, look, stale)
         rewritten = self._change_plan(run, look)
         place = run.place.copy()

@@ -266,7 +266,7 @@ class Scheduled:
         look = None if is_full else self._stepper.look(place, most=MOST_ROWS)
         if look is None:
             return False
-        self._check_whole(join, look)
+        self._check_whole(join)
         ahead = [r.place.streams for r in outside if _is_ahead(r, join.front)]
         upto = {s: min(n, *(a[s].position for a in ahead), n) for s, n in look.upto.items()}
         look = replace(look, upto=upto)
@@ -287,9 +287,9 @@ class Scheduled:
         join.turns.append(turn)
         return True
 
-    def _check_whole(self, join: Join, look: Look) -> None:
+    def _check_whole(self, join: Join) -> None:
         """Raise if rows have been taken away that somebody may have counted on."""
-        if any(self._stepper.removed(run, look.snapshot.id) for run in join.runs.values()):
+        if any(map(self._stepper.removed, join.runs.values())):
             raise AloneError
 
     def _cast(self, join: Join, look: Look) -> Family:
@@ -440,7 +440,7 @@ class Scheduled:
     def _release_turn(self, join: Join, turn: Turn, queries: Sequence[int]) -> tuple[int, set[int]]:
         look = self._stepper.look(join.front.place)
         assert look is not None
-        self._check_whole(join, look)
+        self._check_whole(join)
         with self._lake.catalog.pinned(look.snapshot.id), self._answers.at(look.reader):
             found = turn.combinations() if turn.results else None
             released = self._stepped_by_all(join, turn, queries, found)

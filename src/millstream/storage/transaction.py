@@ -82,7 +82,7 @@ class Transaction:
         self._dropped: dict[int, TableInfo] = {}
         self._made = 0
         self._also: list[Callable[[Commit], object]] = []
-        # Upkeep that sees nothing of it yet is of an earlier moment.
+        # First, so that upkeep sees it; what is committed just now may conflict with it all the same.
         lake.began(self)
         self.moment = lake.catalog.pin_now()
         self.base: Snapshot = self.moment.snapshot

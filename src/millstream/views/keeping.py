@@ -197,10 +197,12 @@ class Keeper:
     def _advance(self, stream_id: int, since: int, group: Sequence[Kept], upto: int, snapshot: Snapshot) -> int:
         # The stream as it is at the snapshot: a change of its columns moves the rows that it has inlined.
         stream = self._stream(stream_id, snapshot)
-        if stream is None or upto <= since:
+        if stream is None:
             return 0
         scan = state.new_rows(self.lake, stream, snapshot, since, self._last_ids)
         upto = max(upto, _last_id(scan, self._last_ids) + 1)
+        if upto <= since:
+            return 0
         self._run(stream, scan, group, upto)
         return upto - since
 
