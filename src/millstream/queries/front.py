@@ -372,7 +372,7 @@ class ContinuousQueries:
             except BaseException as error:
                 # What is stored counts.
                 self._runs.pop(query.id, None)
-                if isinstance(error, Exception) and self._has_gone(query):
+                if isinstance(error, Exception) and not self._is_closed and self._has_gone(query):
                     return None
                 own = None if self._is_closed else own_fault(error)
                 if own is None:
