@@ -108,13 +108,13 @@ class Definitions:
     @run.register
     def _create_query(self, statement: st.CreateContinuousQuery, _: Any) -> str:
         self.check_no_transaction("CREATE CONTINUOUS QUERY")
-        warning = self._engine.queries.create(statement)
+        warning = self._engine.queries.defining.create(statement)
         return f"CREATE CONTINUOUS QUERY; warning: {warning}" if warning else "CREATE CONTINUOUS QUERY"
 
     @run.register
     def _create_streaming_view(self, statement: st.CreateStreamingView, _: Any) -> str:
         self.check_no_transaction("CREATE STREAMING VIEW")
-        self._engine.queries.create_view(statement)
+        self._engine.queries.defining.create_view(statement)
         return "CREATE STREAMING VIEW"
 
     @run.register
@@ -157,7 +157,7 @@ class Definitions:
         table = self._engine.target(
             statement.name, *((ObjectKind.STREAMING_TABLE,) if is_view else kinds), verb="DROP"
         )
-        if is_view != queries.is_view(table):
+        if is_view != queries.defining.is_view(table):
             said = ObjectKind.STREAMING_TABLE if is_view else ObjectKind.STREAMING_VIEW
             raise StatementError(
                 Condition.WRONG_KIND,

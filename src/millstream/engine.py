@@ -246,9 +246,9 @@ class Engine:
                 return Result(f"INSERT{self._late()} {count}")
         literal = isinstance(statement.source, st.Values)
         source = statement.source.query if isinstance(statement.source, st.Values) else statement.source
-        if not statement.overwrite and self.queries.is_standing(source):
+        if not statement.overwrite and self.queries.defining.is_standing(source):
             self.definitions.check_no_transaction("a standing INSERT")
-            name = self.queries.create_insert(table, names, source, statement.text)
+            name = self.queries.defining.create_insert(table, names, source, statement.text)
             return Result(f"INSERT (standing, {name})")
         rows = self.rows(source, statement, parameters)
         if not statement.overwrite:
@@ -270,7 +270,7 @@ class Engine:
 
     def _check_not_fed(self, table: TableInfo, name: st.Name) -> None:
         """Refuse to write to a streaming view."""
-        if self.queries.is_view(table):
+        if self.queries.defining.is_view(table):
             raise StatementError(
                 Condition.WRONG_KIND,
                 f"{table.name!r} is a streaming view, and its query alone writes to it",

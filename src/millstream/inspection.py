@@ -72,7 +72,7 @@ class Inspection:
 
     def _standing(self, found: TableInfo) -> TableInfo | None:
         """The query that something is, or that feeds it."""
-        return found if found.kind is ObjectKind.CONTINUOUS_QUERY else self._queries.feed_of(found)
+        return found if found.kind is ObjectKind.CONTINUOUS_QUERY else self._queries.defining.feed_of(found)
 
     def _jobs(self) -> list[tuple[str, int, int, str | None]]:
         net = self._engine.net

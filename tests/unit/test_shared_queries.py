@@ -12,7 +12,7 @@ import pytest
 import millstream
 from millstream.errors import Condition, MillstreamError, StatementError
 from millstream.plan.standing import QueryPlan
-from millstream.queries import answering, blocks, front, here, making, storing
+from millstream.queries import answering, blocks, defining, here, making, storing
 from tests.slt.spark import jobs
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def test_a_query_that_failed_goes_on_where_it_was(s: Database) -> None:
 
 
 def test_one_query_more_than_there_may_be_is_refused(s: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "MOST_QUERIES", 3)
+    monkeypatch.setattr(defining, "MOST_QUERIES", 3)
     for number in range(3):
         s.sql(f"CREATE CONTINUOUS QUERY q{number} AS SELECT a FROM s WHERE a = {number}")
     with pytest.raises(StatementError) as caught:

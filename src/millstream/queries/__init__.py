@@ -5,7 +5,8 @@ known       all queries of a database, by id, name and stream
 listing     queries for people: SHOW QUERIES, DESCRIBE, EXPLAIN
 company     who shares what with whom, for people: EXPLAIN SHARED, SHOW EDDY
 handing     deliveries for those who read and subscribe
-making      CREATE: windows, sample and plan; what is wrong with them
+defining    CREATE: a query, a streaming view, an insert that stands, entered behind the rows that there are
+making      its plan: windows, sample, texts; what is wrong with them
 place       how far a query is: positions, instants, counters; goes into the catalogue
 run         a query in force, and what one step of it makes
 running     one step of one query: rows in, answers out, one commit
