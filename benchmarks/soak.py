@@ -29,6 +29,7 @@ ROWS_A_BATCH, SLOW_ROWS, LATE_ROWS = 600, 20, 3
 MOST_LATE = 900
 MOST_GROWTH = 0.02
 """By so much of a GiB memory may grow in an hour of stream time, after the first quarter of the day."""
+MANY_HOURS = 5
 
 
 def batches(end: int) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -80,7 +81,7 @@ def day(run: Run) -> Sequence[Measure]:
         ]
         Plot("soak: memory", "hours of stream time", "GiB", series).save(run.plots / "soak.svg")
     later = memory[len(memory) // 4 :]
-    slope = float(np.polyfit([h for h, _ in later], [m.total for _, m in later], 1)[0])
+    hours = [h for h, _ in later]
     notes = {
         "deliveries": sum(check.seen.values()),
         "late_rows": rows.late,
@@ -88,7 +89,21 @@ def day(run: Run) -> Sequence[Measure]:
         "seconds_of_checks": checked,
         "memory": [{"hour": h, "total": m.total, **asdict(m)} for h, m in memory],
     }
-    return [Measure(f"{len(check.asked)} queries, growth an hour", slope, "GiB", at_most(MOST_GROWTH), {}, notes)]
+    kinds = {"in use": [m.total for _, m in later], "resident": [m.resident for _, m in later]}
+    return [
+        _growth(f"{len(check.asked)} queries, growth an hour, {kind}", hours, found, notes)
+        for kind, found in kinds.items()
+    ]
+
+
+def _growth(name: str, hours: list[float], found: list[float], notes: dict[str, Any]) -> Measure:
+    """The slope of memory, with its standard error where there are hours enough to tell."""
+    if len(hours) < MANY_HOURS:
+        slope, error = np.polyfit(hours, found, 1)[0], None
+    else:
+        fitted, covariance = np.polyfit(hours, found, 1, cov=True)
+        slope, error = fitted[0], float(np.sqrt(covariance[0, 0]))
+    return Measure(name, float(slope), "GiB", at_most(MOST_GROWTH), {}, {"standard_error": error, **notes})
 
 
 def _create(db: Database) -> None:
@@ -121,6 +136,10 @@ class InUse:
     @property
     def total(self) -> float:
         return self.driver + self.workers + self.heap + self.beside
+
+    @property
+    def resident(self) -> float:
+        return self.driver + self.workers + self.java
 
 
 def _in_use(db: Database) -> InUse:
